@@ -22,10 +22,10 @@ pub(crate) async fn open(
     settings: &CertificateSettings,
     cache: &CertificateCache,
 ) -> Result<(Account, RetryAfter), (RetryAfter, String)> {
-    let (client, told) = AcmeClient::new(settings.trust.clone());
+    let (client, retry_after) = AcmeClient::new(settings.trust.clone());
     match load_or_create(settings, cache, client).await {
-        Ok(account) => Ok((account, told)),
-        Err(why) => Err((told, why)),
+        Ok(account) => Ok((account, retry_after)),
+        Err(error) => Err((retry_after, error)),
     }
 }
 
@@ -36,22 +36,26 @@ async fn load_or_create(
 ) -> Result<Account, String> {
     let file = settings.account_file();
     let contact: Vec<&str> = settings.contact.iter().map(String::as_str).collect();
-    let known = cache.read(&file).map_err(|error| unreadable_text(settings, &error.to_string()))?;
-    if let Some(bytes) = known
+    let stored_bytes = cache.read(&file).map_err(|error| unreadable_text(settings, &error.to_string()))?;
+    if let Some(bytes) = stored_bytes
         && let Some(account) = load(settings, cache, &client, &contact, &bytes).await?
     {
         return Ok(account);
     }
-    let wanted = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
-    let bound = settings.binding.as_ref().map(|bound| ExternalAccountKey::new(bound.id.clone(), &bound.key));
-    let make = || builder(client.clone()).create(&wanted, settings.directory.to_string(), bound.as_ref());
-    let mut made = make().await;
+    let new_account =
+        NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+    let external_key =
+        settings.binding.as_ref().map(|binding| ExternalAccountKey::new(binding.id.clone(), &binding.key));
+    let create_account = || {
+        builder(client.clone()).create(&new_account, settings.directory.to_string(), external_key.as_ref())
+    };
+    let mut creation = create_account().await;
     // The library gives up after three rejected nonces in a row, which is neither party's fault: try once
     // more.
-    if made.as_ref().is_err_and(is_stale) {
-        made = make().await;
+    if creation.as_ref().is_err_and(is_stale) {
+        creation = create_account().await;
     }
-    let (account, credentials) = made.map_err(|error| format!("no account: {}", explain(&error)))?;
+    let (account, credentials) = creation.map_err(|error| format!("no account: {}", explain(&error)))?;
     store(settings, cache, credentials)?;
     Ok(account)
 }
@@ -64,17 +68,17 @@ async fn load(
     contact: &[&str],
     bytes: &[u8],
 ) -> Result<Option<Account>, String> {
-    let read = || {
+    let parse_account = || {
         serde_json::from_slice::<StoredAccount>(bytes)
             .map_err(|error| unreadable_text(settings, &error.to_string()))
     };
-    let kept = read()?;
-    let account = builder(client.clone()).from_credentials(kept.credentials).await;
+    let stored_account = parse_account()?;
+    let account = builder(client.clone()).from_credentials(stored_account.credentials).await;
     let account = account.map_err(|error| explain(&error))?;
-    if kept.contact != settings.contact {
+    if stored_account.contact != settings.contact {
         match account.update_contacts(contact).await {
             // `from_credentials` consumed the first copy of the credentials.
-            Ok(()) => store(settings, cache, read()?.credentials)?,
+            Ok(()) => store(settings, cache, parse_account()?.credentials)?,
             Err(error) if is_unknown(&error) => return Ok(None),
             Err(error) => return Err(explain(&error)),
         }
@@ -94,8 +98,8 @@ fn builder(client: AcmeClient) -> instant_acme::AccountBuilder {
     Account::builder_with_http(Box::new(client))
 }
 
-fn unreadable_text(settings: &CertificateSettings, why: &str) -> String {
-    format!("cannot read the account {}: {why}", settings.cache.join(settings.account_file()).display())
+fn unreadable_text(settings: &CertificateSettings, reason: &str) -> String {
+    format!("cannot read the account {}: {reason}", settings.cache.join(settings.account_file()).display())
 }
 
 fn store(
@@ -103,8 +107,8 @@ fn store(
     cache: &CertificateCache,
     credentials: AccountCredentials,
 ) -> Result<(), String> {
-    let kept = StoredAccount { credentials, contact: settings.contact.clone() };
-    let bytes = serde_json::to_vec(&kept).map_err(|error| error.to_string())?;
+    let stored_account = StoredAccount { credentials, contact: settings.contact.clone() };
+    let bytes = serde_json::to_vec(&stored_account).map_err(|error| error.to_string())?;
     cache
         .write(&settings.account_file(), &bytes)
         .map_err(|error| format!("cannot write to {}: {error}", settings.cache.display()))
@@ -134,7 +138,7 @@ fn problem_kind(problem: &Problem) -> &str {
 pub(crate) fn explain(error: &Error) -> String {
     match error {
         Error::Api(problem) => problem_text(problem),
-        Error::Json(why) => format!("the authority's answer is not as it should be: {why}"),
+        Error::Json(error) => format!("the authority's answer is not as it should be: {error}"),
         Error::Timeout(_) => "the authority does not come to an end with it".to_owned(),
         other => other.to_string(),
     }
@@ -143,9 +147,9 @@ pub(crate) fn explain(error: &Error) -> String {
 /// Formats the authority's problem document: its detail, its subproblems, its kind and a hint.
 pub(crate) fn problem_text(problem: &Problem) -> String {
     let mut text = problem.detail.clone().unwrap_or_else(|| "the authority does not say why".to_owned());
-    for part in &problem.subproblems {
-        let name = part.identifier.as_ref().map(|name| format!("{}: ", name.authorized(false)));
-        let detail = part.detail.as_deref().unwrap_or_default();
+    for subproblem in &problem.subproblems {
+        let name = subproblem.identifier.as_ref().map(|name| format!("{}: ", name.authorized(false)));
+        let detail = subproblem.detail.as_deref().unwrap_or_default();
         text.push_str(&format!("; {}{detail}", name.unwrap_or_default()));
     }
     let hint = match problem_kind(problem) {
@@ -169,20 +173,20 @@ mod tests {
     #[test]
     fn problems_are_told_in_a_line() {
         let problem = |text: &str| serde_json::from_str::<Problem>(text).unwrap();
-        let one = problem(
+        let unauthorized = problem(
             r#"{"type": "urn:ietf:params:acme:error:unauthorized", "detail": "no\nway", "status": 403, "subproblems": [
             {"type": "x", "detail": "blocked", "identifier": {"type": "dns", "value": "a.example"}}]}"#,
         );
-        assert_eq!(problem_text(&one), "no way; a.example: blocked (unauthorized)");
+        assert_eq!(problem_text(&unauthorized), "no way; a.example: blocked (unauthorized)");
         assert!(is_unknown(&Error::Api(problem(
             r#"{"type": "urn:ietf:params:acme:error:accountDoesNotExist"}"#
         ))));
-        let bound =
+        let binding_required =
             problem(r#"{"type": "urn:ietf:params:acme:error:externalAccountRequired", "detail": "no"}"#);
         assert!(
-            problem_text(&bound).ends_with("external_account = { id, key_file }"),
+            problem_text(&binding_required).ends_with("external_account = { id, key_file }"),
             "{}",
-            problem_text(&bound)
+            problem_text(&binding_required)
         );
         assert_eq!(problem_text(&problem("{}")), "the authority does not say why");
     }

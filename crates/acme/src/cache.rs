@@ -33,7 +33,7 @@ impl CertificateCache {
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let file = match File::open(self.0.join(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened?,
+            open_result => open_result?,
         };
         let mut bytes = Vec::new();
         file.take(MAX_FILE).read_to_end(&mut bytes)?;
@@ -44,15 +44,15 @@ impl CertificateCache {
     /// the previous version until it is replaced.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let path = self.0.join(name);
-        let beside = path.with_added_extension("new");
-        match std::fs::remove_file(&beside) {
+        let temporary_path = path.with_added_extension("new");
+        match std::fs::remove_file(&temporary_path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary_path)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        std::fs::rename(&beside, &path)?;
+        std::fs::rename(&temporary_path, &path)?;
         // Sync the folder too, so that the new name survives a power failure.
         File::open(&self.0)?.sync_all()
     }
@@ -61,7 +61,7 @@ impl CertificateCache {
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         match std::fs::remove_file(self.0.join(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
+            result => result,
         }
     }
 

@@ -45,7 +45,7 @@ impl TrustRoots {
     pub fn new(pem: &[u8]) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(pem) {
-            let authority = authority.map_err(|why| format!("not in PEM form: {why}"))?;
+            let authority = authority.map_err(|error| format!("not in PEM form: {error}"))?;
             // A system's bundle may contain roots that rustls rejects; skip them.
             let _ = roots.add(authority);
         }
@@ -59,13 +59,13 @@ impl TrustRoots {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|why| why.to_string())?
+            .map_err(|error| error.to_string())?
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let mut print = DefaultHasher::new();
-        pem.hash(&mut print);
-        Ok(Self { config: Arc::new(config), fingerprint: print.finish() })
+        let mut fingerprint = DefaultHasher::new();
+        pem.hash(&mut fingerprint);
+        Ok(Self { config: Arc::new(config), fingerprint: fingerprint.finish() })
     }
 
     #[cfg(test)]
@@ -92,7 +92,7 @@ impl fmt::Debug for TrustRoots {
 /// # Errors
 /// Returns an error if the file cannot be read.
 pub fn system_authorities() -> io::Result<Vec<u8>> {
-    const PLACES: [&str; 4] = [
+    const BUNDLE_PATHS: [&str; 4] = [
         "/etc/ssl/certs/ca-certificates.crt",
         "/etc/pki/tls/certs/ca-bundle.crt",
         "/etc/ssl/ca-bundle.pem",
@@ -101,8 +101,8 @@ pub fn system_authorities() -> io::Result<Vec<u8>> {
     if let Some(path) = std::env::var_os("SSL_CERT_FILE") {
         return std::fs::read(path);
     }
-    let found = PLACES.iter().find(|place| Path::new(place).exists());
-    std::fs::read(found.unwrap_or(&PLACES[0]))
+    let existing_path = BUNDLE_PATHS.iter().find(|path| Path::new(path).exists());
+    std::fs::read(existing_path.unwrap_or(&BUNDLE_PATHS[0]))
 }
 
 /// The `Retry-After` of the authority's last error response (RFC 9110, section 10.2.3).
@@ -117,36 +117,44 @@ pub(crate) struct AcmeClient {
 
 impl AcmeClient {
     pub(crate) fn new(trust: TrustRoots) -> (Self, RetryAfter) {
-        let told = RetryAfter::default();
-        (Self { trust, retry_after: Arc::clone(&told) }, told)
+        let retry_after = RetryAfter::default();
+        (Self { trust, retry_after: Arc::clone(&retry_after) }, retry_after)
     }
 
     async fn send(self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, String> {
         let uri = request.uri().clone();
         let host = uri.host().ok_or("the authority gave a URL without a host")?;
-        let bare = host.trim_matches(['[', ']']);
+        let host_name = host.trim_matches(['[', ']']);
         if uri.scheme_str() != Some("https") {
             return Err(format!("the authority gave a URL that is not https: {uri}"));
         }
-        let at = |why: String| format!("cannot reach {}: {why}", authority(&uri));
-        let name = ServerName::try_from(bare.to_owned()).map_err(|why| at(why.to_string()))?;
-        let stream = TcpStream::connect((bare, uri.port_u16().unwrap_or(443)));
-        let stream = stream.await.map_err(|why| at(why.to_string()))?;
+        let connect_error = |reason: String| format!("cannot reach {}: {reason}", authority(&uri));
+        let name =
+            ServerName::try_from(host_name.to_owned()).map_err(|error| connect_error(error.to_string()))?;
+        let stream = TcpStream::connect((host_name, uri.port_u16().unwrap_or(443)));
+        let stream = stream.await.map_err(|error| connect_error(error.to_string()))?;
         let connector = TlsConnector::from(Arc::clone(&self.trust.config));
-        let stream = connector.connect(name, stream).await.map_err(|why| at(format!("TLS: {why}")))?;
-        let response = exchange(stream, &uri, request).await.map_err(at)?;
-        let (mut head, body) = response.into_parts();
-        bound_retry_after(&mut head.headers);
-        if head.status.is_client_error() || head.status.is_server_error() {
-            let told = parse_retry_after(&head.headers, SystemTime::now());
-            *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner) = told;
-            let kind = head.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-            if !kind.is_some_and(|kind| kind.contains("json")) {
+        let stream =
+            connector.connect(name, stream).await.map_err(|error| connect_error(format!("TLS: {error}")))?;
+        let response = exchange(stream, &uri, request).await.map_err(connect_error)?;
+        let (mut response_parts, body) = response.into_parts();
+        bound_retry_after(&mut response_parts.headers);
+        if response_parts.status.is_client_error() || response_parts.status.is_server_error() {
+            let retry_after = parse_retry_after(&response_parts.headers, SystemTime::now());
+            *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner) = retry_after;
+            let content_type =
+                response_parts.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            if !content_type.is_some_and(|kind| kind.contains("json")) {
                 // The response comes from a proxy in between, for example.
-                return Err(format!("{} answers {} to {}", authority(&uri), head.status, uri.path()));
+                return Err(format!(
+                    "{} answers {} to {}",
+                    authority(&uri),
+                    response_parts.status,
+                    uri.path()
+                ));
             }
         }
-        Ok(BytesResponse::from(Response::from_parts(head, Full::new(body))))
+        Ok(BytesResponse::from(Response::from_parts(response_parts, Full::new(body))))
     }
 }
 
@@ -157,10 +165,12 @@ impl HttpClient for AcmeClient {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let client = self.clone();
         Box::pin(async move {
-            let place = authority(request.uri());
+            let authority_name = authority(request.uri());
             match timeout(REQUEST_TIMEOUT, client.send(request)).await {
-                Ok(answer) => answer.map_err(|why| Error::Other(why.into())),
-                Err(_) => Err(Error::Other(format!("no answer of {place} in {REQUEST_TIMEOUT:?}").into())),
+                Ok(result) => result.map_err(|error| Error::Other(error.into())),
+                Err(_) => {
+                    Err(Error::Other(format!("no answer of {authority_name} in {REQUEST_TIMEOUT:?}").into()))
+                }
             }
         })
     }
@@ -176,27 +186,34 @@ async fn exchange(
     uri: &Uri,
     request: Request<BodyWrapper<Bytes>>,
 ) -> Result<Response<Bytes>, String> {
-    let wrong = |error: hyper::Error| error.to_string();
+    let error_text = |error: hyper::Error| error.to_string();
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(wrong)?;
-    let (mut head, body) = request.into_parts();
-    let value = |text: &str| HeaderValue::from_str(text).map_err(|why| why.to_string());
-    head.headers.insert(HOST, value(&authority(uri))?);
-    head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    let library = head.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    head.headers.insert(USER_AGENT, value(&format!("plimsoll/{} {library}", env!("CARGO_PKG_VERSION")))?);
-    head.uri =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(error_text)?;
+    let (mut request_parts, body) = request.into_parts();
+    let header_value = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
+    request_parts.headers.insert(HOST, header_value(&authority(uri))?);
+    request_parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let library = request_parts
+        .headers
+        .get(USER_AGENT)
+        .and_then(|user_agent| user_agent.to_str().ok())
+        .unwrap_or_default();
+    request_parts
+        .headers
+        .insert(USER_AGENT, header_value(&format!("plimsoll/{} {library}", env!("CARGO_PKG_VERSION")))?);
+    request_parts.uri =
         uri.path_and_query().map_or("/", |path| path.as_str()).parse().map_err(|_| "a URL without a path")?;
     let exchange = async {
-        let answer = sender.send_request(Request::from_parts(head, body)).await.map_err(wrong)?;
-        let (head, body) = answer.into_parts();
+        let response =
+            sender.send_request(Request::from_parts(request_parts, body)).await.map_err(error_text)?;
+        let (response_parts, body) = response.into_parts();
         let body = Limited::new(body, MAX_BODY).collect().await.map_err(|error| error.to_string())?;
-        Ok(Response::from_parts(head, body.to_bytes()))
+        Ok(Response::from_parts(response_parts, body.to_bytes()))
     };
     let mut exchange = std::pin::pin!(exchange);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        answer = exchange.as_mut() => return answer,
+        result = exchange.as_mut() => return result,
         // The connection may end before the last bytes of the response have been read.
         _ = connection.as_mut() => {}
     }
@@ -205,18 +222,18 @@ async fn exchange(
 
 /// Replaces a `Retry-After` above [`MAX_RETRY_AFTER_SECONDS`] by that number: the library adds the number to
 /// a time, which must not overflow.
-fn bound_retry_after(head: &mut HeaderMap) {
-    let text = head.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::trim);
-    let Some(text) = text else { return drop(head.remove(RETRY_AFTER)) };
-    let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if number && text.parse::<u64>().map_or(true, |seconds| seconds > MAX_RETRY_AFTER_SECONDS) {
-        head.insert(RETRY_AFTER, HeaderValue::from(MAX_RETRY_AFTER_SECONDS));
+fn bound_retry_after(headers: &mut HeaderMap) {
+    let text = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::trim);
+    let Some(text) = text else { return drop(headers.remove(RETRY_AFTER)) };
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number && text.parse::<u64>().map_or(true, |seconds| seconds > MAX_RETRY_AFTER_SECONDS) {
+        headers.insert(RETRY_AFTER, HeaderValue::from(MAX_RETRY_AFTER_SECONDS));
     }
 }
 
 /// Parses `Retry-After`, which is a number of seconds or a date.
-fn parse_retry_after(head: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = head.get(RETRY_AFTER)?.to_str().ok()?.trim();
+fn parse_retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     match text.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
         Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(now).ok(),
@@ -231,29 +248,30 @@ mod tests {
 
     #[test]
     fn when_to_come_back_is_read_in_both_forms() {
-        let read = |text: &'static str| {
-            let mut head = HeaderMap::new();
-            head.insert(RETRY_AFTER, HeaderValue::from_static(text));
-            parse_retry_after(&head, UNIX_EPOCH + Duration::from_secs(784_111_777)).map(|told| told.as_secs())
+        let parse = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(text));
+            parse_retry_after(&headers, UNIX_EPOCH + Duration::from_secs(784_111_777))
+                .map(|retry_after| retry_after.as_secs())
         };
-        assert_eq!(read("120"), Some(120));
-        assert_eq!(read("Sun, 06 Nov 1994 08:59:37 GMT"), Some(600));
-        assert_eq!(read("Sun, 06 Nov 1994 08:00:00 GMT"), None);
-        assert_eq!(read("soon"), None);
+        assert_eq!(parse("120"), Some(120));
+        assert_eq!(parse("Sun, 06 Nov 1994 08:59:37 GMT"), Some(600));
+        assert_eq!(parse("Sun, 06 Nov 1994 08:00:00 GMT"), None);
+        assert_eq!(parse("soon"), None);
     }
 
     #[test]
     fn no_number_is_too_large() {
-        let bound = |text: &'static str| {
-            let mut head = HeaderMap::new();
-            head.insert(RETRY_AFTER, HeaderValue::from_static(text));
-            bound_retry_after(&mut head);
-            head.get(RETRY_AFTER).map(|value| value.to_str().unwrap().to_owned())
+        let bounded = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(text));
+            bound_retry_after(&mut headers);
+            headers.get(RETRY_AFTER).map(|value| value.to_str().unwrap().to_owned())
         };
-        assert_eq!(bound("18446744073709551615").as_deref(), Some("604800"));
-        assert_eq!(bound("99999999999999999999999999").as_deref(), Some("604800"));
-        assert_eq!(bound("5").as_deref(), Some("5"));
-        assert_eq!(bound("soon").as_deref(), Some("soon"));
+        assert_eq!(bounded("18446744073709551615").as_deref(), Some("604800"));
+        assert_eq!(bounded("99999999999999999999999999").as_deref(), Some("604800"));
+        assert_eq!(bounded("5").as_deref(), Some("5"));
+        assert_eq!(bounded("soon").as_deref(), Some("soon"));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct CertificateKeeper {
 struct KeeperState {
     handler: Arc<dyn AcmeHandler>,
     /// The wanted certificates, each with the one that its folder held.
-    wanted: Mutex<Vec<(CertificateSettings, Option<LeafCertificate>)>>,
+    targets: Mutex<Vec<(CertificateSettings, Option<LeafCertificate>)>>,
     changed: Notify,
     states: Mutex<BTreeMap<String, CertificateState>>,
 }
@@ -60,15 +60,15 @@ impl CertificateKeeper {
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub fn start(wanted: Vec<CertificateSettings>, front: Arc<dyn AcmeHandler>) -> io::Result<Self> {
-        let inner = Arc::new(KeeperState {
-            handler: front,
-            wanted: Mutex::default(),
+    pub fn start(settings: Vec<CertificateSettings>, handler: Arc<dyn AcmeHandler>) -> io::Result<Self> {
+        let state = Arc::new(KeeperState {
+            handler,
+            targets: Mutex::default(),
             changed: Notify::new(),
             states: Mutex::default(),
         });
-        let keeper = Self { inner, thread: Mutex::default() };
-        keeper.update(wanted)?;
+        let keeper = Self { inner: state, thread: Mutex::default() };
+        keeper.update(settings)?;
         Ok(keeper)
     }
 
@@ -76,39 +76,39 @@ impl CertificateKeeper {
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started; no certificate is renewed then.
-    pub fn update(&self, wanted: Vec<CertificateSettings>) -> io::Result<()> {
-        let any = !wanted.is_empty();
-        let before = lock(&self.inner.wanted).clone();
+    pub fn update(&self, new_settings: Vec<CertificateSettings>) -> io::Result<()> {
+        let has_certificates = !new_settings.is_empty();
+        let previous = lock(&self.inner.targets).clone();
         let now = SystemTime::now();
-        let found = |settings: CertificateSettings| match before.iter().find(|(other, _)| *other == settings)
-        {
-            Some(known) => known.clone(),
-            None => {
-                let leaf = self.inner.install_stored(&settings);
-                self.inner.publish_state(&ManagedCertificate::new(settings.clone(), leaf.clone(), now));
-                (settings, leaf)
-            }
-        };
-        let wanted: Vec<_> = wanted.into_iter().map(found).collect();
-        lock(&self.inner.states).retain(|id, _| wanted.iter().any(|(settings, _)| settings.id() == *id));
-        *lock(&self.inner.wanted) = wanted;
+        let find_or_load =
+            |settings: CertificateSettings| match previous.iter().find(|(other, _)| *other == settings) {
+                Some(certificate) => certificate.clone(),
+                None => {
+                    let leaf = self.inner.install_stored(&settings);
+                    self.inner.publish_state(&ManagedCertificate::new(settings.clone(), leaf.clone(), now));
+                    (settings, leaf)
+                }
+            };
+        let targets: Vec<_> = new_settings.into_iter().map(find_or_load).collect();
+        lock(&self.inner.states).retain(|id, _| targets.iter().any(|(settings, _)| settings.id() == *id));
+        *lock(&self.inner.targets) = targets;
         self.inner.changed.notify_one();
         let mut thread = lock(&self.thread);
-        if any && thread.is_none() {
+        if has_certificates && thread.is_none() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let (stop, stopped) = oneshot::channel();
-            let inner = Arc::clone(&self.inner);
+            let (stop_sender, stop_receiver) = oneshot::channel();
+            let state = Arc::clone(&self.inner);
             let handle = std::thread::Builder::new().name("acme".into()).spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = run(&inner) => {}
-                        _ = stopped => {}
+                        () = run(&state) => {}
+                        _ = stop_receiver => {}
                     }
                 });
                 // Do not wait for DNS lookups that are still running.
                 runtime.shutdown_background();
             })?;
-            *thread = Some((stop, handle));
+            *thread = Some((stop_sender, handle));
         }
         Ok(())
     }
@@ -121,8 +121,8 @@ impl CertificateKeeper {
 
 impl Drop for CertificateKeeper {
     fn drop(&mut self) {
-        if let Some((stop, thread)) = lock(&self.thread).take() {
-            let _ = stop.send(());
+        if let Some((stop_sender, thread)) = lock(&self.thread).take() {
+            let _ = stop_sender.send(());
             // The panic message of the thread is already on stderr.
             let _ = thread.join();
         }
@@ -140,24 +140,24 @@ impl KeeperState {
                 return None;
             }
         };
-        let shown = match LeafCertificate::first_in_pem(&pem) {
+        let install_result = match LeafCertificate::first_in_pem(&pem) {
             Some(leaf) => self.handler.install(&settings.id(), &pem).map(|()| leaf),
             None => Err("no certificate is in it".to_owned()),
         };
-        shown
-            .map_err(|why| {
+        install_result
+            .map_err(|error| {
                 self.handler
-                    .certificate_failed(format!("cannot use the certificate {}: {why}", settings.id()))
+                    .certificate_failed(format!("cannot use the certificate {}: {error}", settings.id()))
             })
             .ok()
     }
 
-    fn publish_state(&self, kept: &ManagedCertificate) {
+    fn publish_state(&self, certificate: &ManagedCertificate) {
         let state = CertificateState {
-            id: kept.settings.id(),
-            domains: kept.settings.domains.clone(),
-            renewal: kept.leaf.as_ref().map(|_| kept.renewal),
-            failure: kept.failure.clone(),
+            id: certificate.settings.id(),
+            domains: certificate.settings.domains.clone(),
+            renewal: certificate.leaf.as_ref().map(|_| certificate.renewal),
+            failure: certificate.failure.clone(),
         };
         lock(&self.states).insert(state.id.clone(), state);
     }
@@ -183,7 +183,7 @@ struct ManagedCertificate {
 
 impl ManagedCertificate {
     fn new(settings: CertificateSettings, leaf: Option<LeafCertificate>, now: SystemTime) -> Self {
-        let mut kept = Self {
+        let mut certificate = Self {
             settings,
             leaf: None,
             window_point: 0.0,
@@ -195,18 +195,18 @@ impl ManagedCertificate {
             retry_at: None,
         };
         if let Some(leaf) = leaf {
-            kept.replace_leaf(leaf, now);
+            certificate.replace_leaf(leaf, now);
         }
-        kept
+        certificate
     }
 
     /// Adopts a new certificate, ordered by this or by another process.
     fn replace_leaf(&mut self, leaf: LeafCertificate, now: SystemTime) {
         self.window_point = random_fraction();
-        let life = leaf.validity();
+        let validity = leaf.validity();
         // A certificate that lacks wanted names is used, and renewed at once.
         self.renewal =
-            if leaf.covers(&self.settings.domains) { life.renewal(self.window_point) } else { now };
+            if leaf.covers(&self.settings.domains) { validity.renewal(self.window_point) } else { now };
         self.next_ari_check = now;
         self.obtained_at = None;
         self.leaf = Some(leaf);
@@ -216,186 +216,208 @@ impl ManagedCertificate {
     /// Returns the time at which `process_due` has something to do.
     fn next_due(&self) -> SystemTime {
         match self.retry_at {
-            Some(again) => again,
+            Some(retry_at) => retry_at,
             None if self.leaf.is_none() => self.renewal,
             None => self.renewal.min(self.next_ari_check),
         }
     }
 
-    fn record_failure(&mut self, why: String, told: Option<Duration>, now: SystemTime) -> Duration {
+    fn record_failure(&mut self, reason: String, retry_after: Option<Duration>, now: SystemTime) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        self.failure = Some(why);
-        let life = self.leaf.as_ref().map(LeafCertificate::validity);
-        let pause = retry_delay(self.failures, told, life, random_fraction());
+        self.failure = Some(reason);
+        let validity = self.leaf.as_ref().map(LeafCertificate::validity);
+        let pause = retry_delay(self.failures, retry_after, validity, random_fraction());
         self.retry_at = Some(now + pause);
         pause
     }
 }
 
-async fn run(inner: &KeeperState) {
-    let mut all: Vec<ManagedCertificate> = Vec::new();
+async fn run(state: &KeeperState) {
+    let mut certificates: Vec<ManagedCertificate> = Vec::new();
     loop {
         let now = SystemTime::now();
-        update_certificates(inner, &mut all, now);
-        let next = all.iter().map(ManagedCertificate::next_due).min();
-        let wait = next.map_or(MAX_SLEEP, |due| due.duration_since(now).unwrap_or_default().min(MAX_SLEEP));
+        update_certificates(state, &mut certificates, now);
+        let next_due = certificates.iter().map(ManagedCertificate::next_due).min();
+        let wait =
+            next_due.map_or(MAX_SLEEP, |due| due.duration_since(now).unwrap_or_default().min(MAX_SLEEP));
         tokio::select! {
             biased;
-            () = inner.changed.notified() => {
+            () = state.changed.notified() => {
                 // The operator may have fixed the cause: make the failed attempts due at once.
-                all.iter_mut().for_each(|kept| kept.retry_at = kept.retry_at.map(|_| SystemTime::UNIX_EPOCH));
+                certificates.iter_mut().for_each(|certificate| certificate.retry_at = certificate.retry_at.map(|_| SystemTime::UNIX_EPOCH));
                 continue;
             }
             () = tokio::time::sleep(wait) => {}
         }
-        for kept in &mut all {
-            if kept.next_due() <= SystemTime::now() {
-                process_due(inner, kept).await;
-                inner.publish_state(kept);
+        for certificate in &mut certificates {
+            if certificate.next_due() <= SystemTime::now() {
+                process_due(state, certificate).await;
+                state.publish_state(certificate);
             }
         }
     }
 }
 
 /// Removes the certificates that are no longer wanted and adds the new ones.
-fn update_certificates(inner: &KeeperState, all: &mut Vec<ManagedCertificate>, now: SystemTime) {
-    let wanted = lock(&inner.wanted).clone();
-    all.retain(|kept| wanted.iter().any(|(settings, _)| *settings == kept.settings));
-    for (settings, leaf) in wanted {
-        if all.iter().all(|kept| kept.settings != settings) {
-            all.push(ManagedCertificate::new(settings, leaf, now));
+fn update_certificates(state: &KeeperState, certificates: &mut Vec<ManagedCertificate>, now: SystemTime) {
+    let targets = lock(&state.targets).clone();
+    certificates.retain(|certificate| targets.iter().any(|(settings, _)| *settings == certificate.settings));
+    for (settings, leaf) in targets {
+        if certificates.iter().all(|certificate| certificate.settings != settings) {
+            certificates.push(ManagedCertificate::new(settings, leaf, now));
         }
     }
 }
 
 /// Performs the due work of one certificate: loads a newer one, asks for renewal information, renews it.
-async fn process_due(inner: &KeeperState, kept: &mut ManagedCertificate) {
+async fn process_due(state: &KeeperState, certificate: &mut ManagedCertificate) {
     let now = SystemTime::now();
-    let settings = kept.settings.clone();
+    let settings = certificate.settings.clone();
     let cache = CertificateCache::new(&settings.cache);
     // Of the processes that share the folder only one may order.
     let _lock = match cache.lock() {
         Ok(Some(lock)) => lock,
         Ok(None) => {
-            kept.retry_at = Some(now + LOCK_RETRY_DELAY);
+            certificate.retry_at = Some(now + LOCK_RETRY_DELAY);
             return;
         }
         Err(error) => {
-            let why = format!("cannot write to {}: {error}", settings.cache.display());
-            return handle_failure(inner, kept, why, None);
+            let reason = format!("cannot write to {}: {error}", settings.cache.display());
+            return handle_failure(state, certificate, reason, None);
         }
     };
-    kept.retry_at = None;
-    if has_newer(kept, &cache)
-        && let Some(leaf) = inner.install_stored(&settings)
+    certificate.retry_at = None;
+    if has_newer(certificate, &cache)
+        && let Some(leaf) = state.install_stored(&settings)
     {
-        kept.replace_leaf(leaf, now);
+        certificate.replace_leaf(leaf, now);
         tracing::info!("certificate for {}: another process has renewed it", settings.names_text());
         return;
     }
-    let (account, told) = match account::open(&settings, &cache).await {
-        Ok(opened) => opened,
-        Err((told, why)) if kept.leaf.is_none() || kept.renewal <= now => {
-            return handle_failure(inner, kept, why, take_retry_after(&told));
+    let (account, retry_after) = match account::open(&settings, &cache).await {
+        Ok(account_and_retry) => account_and_retry,
+        Err((retry_after, reason)) if certificate.leaf.is_none() || certificate.renewal <= now => {
+            return handle_failure(state, certificate, reason, take_retry_after(&retry_after));
         }
         // The account was needed for renewal information only.
-        Err(_) => return schedule_ari_check(kept, None, now),
+        Err(_) => return schedule_ari_check(certificate, None, now),
     };
-    let before = kept.leaf.as_ref().and_then(LeafCertificate::identifier);
-    let mut heeds = false;
-    if let (Some(leaf), Some(before)) = (&kept.leaf, &before) {
-        match account.renewal_info(before).await {
-            Ok((advice, again)) => {
-                heeds = true;
-                let window = (advice.suggested_window.start, advice.suggested_window.end);
+    let replaced_id = certificate.leaf.as_ref().and_then(LeafCertificate::identifier);
+    let mut supports_ari = false;
+    if let (Some(leaf), Some(old_id)) = (&certificate.leaf, &replaced_id) {
+        match account.renewal_info(old_id).await {
+            Ok((renewal_info, retry_after)) => {
+                supports_ari = true;
+                let window = (renewal_info.suggested_window.start, renewal_info.suggested_window.end);
                 let window = (SystemTime::from(window.0), SystemTime::from(window.1));
-                let life = leaf.validity();
+                let validity = leaf.validity();
                 if leaf.covers(&settings.domains) {
-                    let soonest = kept.obtained_at.map_or(now, |obtained| life.earliest_renewal(obtained));
-                    kept.renewal = life.renewal_in_window(window, kept.window_point).max(soonest);
+                    let earliest =
+                        certificate.obtained_at.map_or(now, |obtained| validity.earliest_renewal(obtained));
+                    certificate.renewal =
+                        validity.renewal_in_window(window, certificate.window_point).max(earliest);
                 }
-                schedule_ari_check(kept, Some(again), now);
+                schedule_ari_check(certificate, Some(retry_after), now);
             }
-            Err(_) => schedule_ari_check(kept, None, now),
+            Err(_) => schedule_ari_check(certificate, None, now),
         }
     } else {
         // Without an identifier, no renewal information can be requested for the certificate.
-        schedule_ari_check(kept, None, now);
+        schedule_ari_check(certificate, None, now);
     }
-    if kept.leaf.is_some() && kept.renewal > now {
+    if certificate.leaf.is_some() && certificate.renewal > now {
         return;
     }
-    let replaces = before.filter(|_| heeds);
-    let mut outcome = order(&settings, &account, &*inner.handler, replaces.clone()).await;
+    let replaces = replaced_id.filter(|_| supports_ari);
+    let mut outcome = order(&settings, &account, &*state.handler, replaces.clone()).await;
     // The library gives up after three rejected nonces in a row, which is neither party's fault: try once
     // more.
     if matches!(&outcome, Err(OrderFailure::Acme(error)) if is_stale(error)) {
-        outcome = order(&settings, &account, &*inner.handler, replaces).await;
+        outcome = order(&settings, &account, &*state.handler, replaces).await;
     }
     if matches!(&outcome, Err(OrderFailure::Acme(error)) if is_unknown(error)) {
         account::remove_account(&settings, &cache);
         match account::open(&settings, &cache).await {
-            Ok((account, _)) => outcome = order(&settings, &account, &*inner.handler, None).await,
-            Err((told, why)) => return handle_failure(inner, kept, why, take_retry_after(&told)),
+            Ok((account, _)) => outcome = order(&settings, &account, &*state.handler, None).await,
+            Err((retry_after, reason)) => {
+                return handle_failure(state, certificate, reason, take_retry_after(&retry_after));
+            }
         }
     }
     match outcome {
-        Ok(pem) => handle_obtained(inner, kept, &cache, &pem),
-        Err(failure) => handle_failure(inner, kept, failure.explain(), take_retry_after(&told)),
+        Ok(pem) => handle_obtained(state, certificate, &cache, &pem),
+        Err(failure) => handle_failure(state, certificate, failure.explain(), take_retry_after(&retry_after)),
     }
 }
 
 /// Returns `true` if another process has stored a certificate that is valid for longer and covers all names.
-fn has_newer(kept: &ManagedCertificate, cache: &CertificateCache) -> bool {
-    let there = cache
-        .read(&kept.settings.certificate_file())
+fn has_newer(certificate: &ManagedCertificate, cache: &CertificateCache) -> bool {
+    let stored_leaf = cache
+        .read(&certificate.settings.certificate_file())
         .ok()
         .flatten()
         .and_then(|pem| LeafCertificate::first_in_pem(&pem));
-    let until = kept.leaf.as_ref().map(|leaf| leaf.until);
-    there.is_some_and(|there| Some(there.until) > until && there.covers(&kept.settings.domains))
+    let current_until = certificate.leaf.as_ref().map(|leaf| leaf.until);
+    stored_leaf.is_some_and(|stored| {
+        Some(stored.until) > current_until && stored.covers(&certificate.settings.domains)
+    })
 }
 
-fn schedule_ari_check(kept: &mut ManagedCertificate, told: Option<Duration>, now: SystemTime) {
-    if let Some(leaf) = &kept.leaf {
-        kept.next_ari_check = now + ari_interval(told, leaf.validity());
+fn schedule_ari_check(certificate: &mut ManagedCertificate, retry_after: Option<Duration>, now: SystemTime) {
+    if let Some(leaf) = &certificate.leaf {
+        certificate.next_ari_check = now + ari_interval(retry_after, leaf.validity());
     }
 }
 
-fn take_retry_after(told: &RetryAfter) -> Option<Duration> {
-    *told.lock().unwrap_or_else(PoisonError::into_inner)
+fn take_retry_after(retry_after: &RetryAfter) -> Option<Duration> {
+    *retry_after.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn handle_obtained(inner: &KeeperState, kept: &mut ManagedCertificate, cache: &CertificateCache, pem: &str) {
-    let names = kept.settings.names_text();
+fn handle_obtained(
+    state: &KeeperState,
+    certificate: &mut ManagedCertificate,
+    cache: &CertificateCache,
+    pem: &str,
+) {
+    let names = certificate.settings.names_text();
     let Some(leaf) = LeafCertificate::first_in_pem(pem.as_bytes()) else {
-        return handle_failure(inner, kept, "the authority gave no certificate".to_owned(), None);
+        return handle_failure(state, certificate, "the authority gave no certificate".to_owned(), None);
     };
-    if let Err(why) = inner.handler.install(&kept.settings.id(), pem.as_bytes()) {
-        return handle_failure(inner, kept, format!("what the authority gave cannot be used: {why}"), None);
+    if let Err(error) = state.handler.install(&certificate.settings.id(), pem.as_bytes()) {
+        return handle_failure(
+            state,
+            certificate,
+            format!("what the authority gave cannot be used: {error}"),
+            None,
+        );
     }
     // The file is replaced only after the handler has accepted the new certificate.
-    let written = cache.write(&kept.settings.certificate_file(), pem.as_bytes());
-    let renewed = if kept.leaf.is_some() { "renewed" } else { "obtained" };
-    let lives = duration_text(leaf.until.duration_since(SystemTime::now()).unwrap_or_default());
-    kept.replace_leaf(leaf, SystemTime::now());
-    kept.obtained_at = Some(SystemTime::now());
-    let of = kept.settings.directory.host();
-    inner
-        .handler
-        .certificate_obtained(format!("certificate for {names} {renewed} from {of}: good for {lives}"));
-    if let Err(error) = written {
-        let file = kept.settings.id();
-        inner.handler.certificate_failed(format!(
+    let write_result = cache.write(&certificate.settings.certificate_file(), pem.as_bytes());
+    let obtained_verb = if certificate.leaf.is_some() { "renewed" } else { "obtained" };
+    let validity_text = duration_text(leaf.until.duration_since(SystemTime::now()).unwrap_or_default());
+    certificate.replace_leaf(leaf, SystemTime::now());
+    certificate.obtained_at = Some(SystemTime::now());
+    let directory_host = certificate.settings.directory.host();
+    state.handler.certificate_obtained(format!(
+        "certificate for {names} {obtained_verb} from {directory_host}: good for {validity_text}"
+    ));
+    if let Err(error) = write_result {
+        let file = certificate.settings.id();
+        state.handler.certificate_failed(format!(
             "the certificate for {names} cannot be kept: cannot write {file}: {error}"
         ));
     }
 }
 
-fn handle_failure(inner: &KeeperState, kept: &mut ManagedCertificate, why: String, told: Option<Duration>) {
+fn handle_failure(
+    state: &KeeperState,
+    certificate: &mut ManagedCertificate,
+    reason: String,
+    retry_after: Option<Duration>,
+) {
     let now = SystemTime::now();
-    let pause = duration_text(kept.record_failure(why.clone(), told, now));
-    let meanwhile = match &kept.leaf {
+    let pause_text = duration_text(certificate.record_failure(reason.clone(), retry_after, now));
+    let current_status = match &certificate.leaf {
         Some(leaf) if leaf.until > now => {
             format!(
                 "the one before is good for {}",
@@ -405,15 +427,15 @@ fn handle_failure(inner: &KeeperState, kept: &mut ManagedCertificate, why: Strin
         Some(_) => "the one before is over".to_owned(),
         None => "there is none".to_owned(),
     };
-    let (names, of) = (kept.settings.names_text(), kept.settings.directory.host());
-    inner.handler.certificate_failed(format!(
-        "no certificate for {names} from {of}: {why}; next try in {pause}; {meanwhile}"
+    let (names, directory_host) = (certificate.settings.names_text(), certificate.settings.directory.host());
+    state.handler.certificate_failed(format!(
+        "no certificate for {names} from {directory_host}: {reason}; next try in {pause_text}; {current_status}"
     ));
 }
 
 /// Formats a duration in its largest fitting unit: `89d`, `6h`, `12m`, `30s`.
-fn duration_text(span: Duration) -> String {
-    let seconds = span.as_secs();
+fn duration_text(duration: Duration) -> String {
+    let seconds = duration.as_secs();
     match seconds {
         172_800.. => format!("{}d", seconds / 86_400),
         7_200.. => format!("{}h", seconds / 3600),
@@ -425,8 +447,8 @@ fn duration_text(span: Duration) -> String {
 /// Returns a random number from 0 to 1. The system seeds the standard library's hasher, which is random
 /// enough to spread renewals.
 fn random_fraction() -> f64 {
-    let drawn = RandomState::new().build_hasher().finish();
-    drawn as f64 / u64::MAX as f64
+    let random_bits = RandomState::new().build_hasher().finish();
+    random_bits as f64 / u64::MAX as f64
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

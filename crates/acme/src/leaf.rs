@@ -41,8 +41,8 @@ impl LeafCertificate {
     /// Returns the seconds until the certificate expires; negative if it has expired.
     pub fn seconds_left(&self, now: SystemTime) -> f64 {
         match self.until.duration_since(now) {
-            Ok(left) => left.as_secs_f64(),
-            Err(over) => -over.duration().as_secs_f64(),
+            Ok(remaining) => remaining.as_secs_f64(),
+            Err(overdue) => -overdue.duration().as_secs_f64(),
         }
     }
 
@@ -58,7 +58,7 @@ impl LeafCertificate {
 
     /// Returns `true` if the certificate is valid for all of `names`.
     pub(crate) fn covers(&self, names: &[String]) -> bool {
-        names.iter().all(|name| self.names.iter().any(|own| own.eq_ignore_ascii_case(name)))
+        names.iter().all(|name| self.names.iter().any(|own_name| own_name.eq_ignore_ascii_case(name)))
     }
 
     /// Returns the certificate's ARI identifier (RFC 9773, section 4.1).
@@ -72,17 +72,18 @@ impl LeafCertificate {
 
     fn read(der: &[u8]) -> ASN1Result<Self> {
         parse_der(der, |reader| {
-            reader.read_sequence(|parts| {
-                let leaf = parts.next().read_sequence(|fields| {
-                    fields
-                        .read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
+            reader.read_sequence(|certificate_fields| {
+                let leaf = certificate_fields.next().read_sequence(|fields| {
+                    fields.read_optional(|version| {
+                        version.read_tagged(Tag::context(0), |tagged| tagged.read_u8())
+                    })?;
                     let serial = der_content(fields.next().read_der()?);
                     // The signature algorithm and the issuer.
                     fields.next().read_der()?;
                     fields.next().read_der()?;
-                    let (from, until) = fields
-                        .next()
-                        .read_sequence(|times| Ok((read_time(times.next())?, read_time(times.next())?)))?;
+                    let (from, until) = fields.next().read_sequence(|validity_fields| {
+                        Ok((read_time(validity_fields.next())?, read_time(validity_fields.next())?))
+                    })?;
                     // The subject and the public key.
                     fields.next().read_der()?;
                     fields.next().read_der()?;
@@ -91,8 +92,8 @@ impl LeafCertificate {
                             .read_tagged(Tag::context(3), |list| list.collect_sequence_of(read_extension))
                     })?;
                     let mut leaf = Self { names: Vec::new(), from, until, serial, authority: None };
-                    for (kind, value) in extensions.unwrap_or_default() {
-                        match kind.components().as_slice() {
+                    for (oid, value) in extensions.unwrap_or_default() {
+                        match oid.components().as_slice() {
                             [2, 5, 29, 17] => leaf.names = parse_names(&value)?,
                             [2, 5, 29, 35] => leaf.authority = parse_authority(&value)?,
                             _ => {}
@@ -100,8 +101,8 @@ impl LeafCertificate {
                     }
                     Ok(leaf)
                 })?;
-                parts.next().read_der()?;
-                parts.next().read_der()?;
+                certificate_fields.next().read_der()?;
+                certificate_fields.next().read_der()?;
                 Ok(leaf)
             })
         })
@@ -115,20 +116,20 @@ fn der_content(der: Vec<u8>) -> Vec<u8> {
 }
 
 fn read_time(reader: BERReader<'_, '_>) -> ASN1Result<SystemTime> {
-    let unix = if reader.lookahead_tag()? == TAG_UTCTIME {
+    let unix_seconds = if reader.lookahead_tag()? == TAG_UTCTIME {
         reader.read_utctime()?.datetime().unix_timestamp()
     } else {
         reader.read_generalized_time()?.datetime().unix_timestamp()
     };
     // Times before 1970 are treated as 1970.
-    Ok(UNIX_EPOCH + Duration::from_secs(u64::try_from(unix).unwrap_or(0)))
+    Ok(UNIX_EPOCH + Duration::from_secs(u64::try_from(unix_seconds).unwrap_or(0)))
 }
 
 fn read_extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>)> {
-    reader.read_sequence(|parts| {
-        let kind = parts.next().read_oid()?;
-        parts.read_default(false, |critical| critical.read_bool())?;
-        Ok((kind, parts.next().read_bytes()?))
+    reader.read_sequence(|fields| {
+        let oid = fields.next().read_oid()?;
+        fields.read_default(false, |critical| critical.read_bool())?;
+        Ok((oid, fields.next().read_bytes()?))
     })
 }
 
@@ -153,10 +154,11 @@ fn parse_names(value: &[u8]) -> ASN1Result<Vec<String>> {
 /// Returns the key identifier of the authority key identifier extension.
 fn parse_authority(value: &[u8]) -> ASN1Result<Option<Vec<u8>>> {
     parse_der(value, |reader| {
-        reader.read_sequence(|parts| {
-            let key =
-                parts.read_optional(|key| key.read_tagged_implicit(Tag::context(0), |it| it.read_bytes()))?;
-            while parts.read_optional(|part| part.read_der())?.is_some() {}
+        reader.read_sequence(|fields| {
+            let key = fields.read_optional(|key| {
+                key.read_tagged_implicit(Tag::context(0), |tagged| tagged.read_bytes())
+            })?;
+            while fields.read_optional(|field| field.read_der())?.is_some() {}
             Ok(key)
         })
     })
@@ -170,9 +172,9 @@ pub(crate) mod tests {
 
     /// Creates a certificate that an authority signed, in PEM form, preceded by its private key.
     pub(crate) fn pem(names: &[&str], from: (i32, u8, u8), until: (i32, u8, u8)) -> String {
-        let authority = KeyPair::generate().unwrap();
-        let mut root = CertificateParams::default();
-        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer_key = KeyPair::generate().unwrap();
+        let mut issuer_params = CertificateParams::default();
+        issuer_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let mut params =
             CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
@@ -180,7 +182,7 @@ pub(crate) mod tests {
         params.not_after = date_time_ymd(until.0, until.1, until.2);
         params.serial_number = Some(SerialNumber::from(vec![0x87, 0x65, 0x43, 0x21]));
         params.use_authority_key_identifier_extension = true;
-        let issuer = Issuer::from_params(&root, &authority);
+        let issuer = Issuer::from_params(&issuer_params, &issuer_key);
         let certificate = params.signed_by(&key, &issuer).unwrap();
         key.serialize_pem() + &certificate.pem()
     }
@@ -198,9 +200,13 @@ pub(crate) mod tests {
         // The serial number has the leading zero that keeps it positive, as in RFC 9773, section 4.1.
         let identifier = leaf.identifier().unwrap().to_string();
         assert!(identifier.ends_with(".AIdlQyE"), "{identifier}");
-        let at = |days: u64| leaf.from + Duration::from_secs(days * 86_400);
-        assert!(!leaf.expires_soon(at(75)) && leaf.expires_soon(at(77)) && leaf.expires_soon(at(100)));
-        assert_eq!(leaf.seconds_left(at(91)), -86_400.0);
+        let time_at = |days: u64| leaf.from + Duration::from_secs(days * 86_400);
+        assert!(
+            !leaf.expires_soon(time_at(75))
+                && leaf.expires_soon(time_at(77))
+                && leaf.expires_soon(time_at(100))
+        );
+        assert_eq!(leaf.seconds_left(time_at(91)), -86_400.0);
     }
 
     #[test]

@@ -43,10 +43,10 @@ pub trait AcmeHandler: Send + Sync + 'static {
     fn install(&self, id: &str, pem: &[u8]) -> Result<(), String>;
 
     /// Reports in one sentence that a certificate was obtained.
-    fn certificate_obtained(&self, why: String);
+    fn certificate_obtained(&self, message: String);
 
     /// Reports in one sentence that a certificate could not be obtained or stored.
-    fn certificate_failed(&self, why: String);
+    fn certificate_failed(&self, message: String);
 }
 
 /// The response to a challenge.

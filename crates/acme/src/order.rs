@@ -37,8 +37,8 @@ impl From<Error> for OrderFailure {
 }
 
 impl From<String> for OrderFailure {
-    fn from(why: String) -> Self {
-        Self::Other(why)
+    fn from(reason: String) -> Self {
+        Self::Other(reason)
     }
 }
 
@@ -52,7 +52,7 @@ impl OrderFailure {
     pub(crate) fn explain(&self) -> String {
         match self {
             Self::Acme(error) => explain(error),
-            Self::Other(why) => why.clone(),
+            Self::Other(reason) => reason.clone(),
         }
     }
 }
@@ -62,13 +62,13 @@ impl OrderFailure {
 pub(crate) async fn order(
     settings: &CertificateSettings,
     account: &Account,
-    front: &dyn AcmeHandler,
+    handler: &dyn AcmeHandler,
     replaces: Option<CertificateIdentifier<'static>>,
 ) -> Result<String, OrderFailure> {
     let names: Vec<Identifier> = settings.domains.iter().cloned().map(Identifier::Dns).collect();
     let mut order = place_order(settings, account, &names, replaces).await?;
     // Keep the answers in place until the authority has validated all names or given up.
-    let answered = answer_challenges(settings, &mut order, front).await?;
+    let challenge_guards = answer_challenges(settings, &mut order, handler).await?;
     match order.poll_ready(&POLL_POLICY).await {
         Ok(OrderStatus::Ready) => {}
         Ok(_) => return Err(order_failure(&mut order, None).await),
@@ -76,7 +76,7 @@ pub(crate) async fn order(
         Err(Error::Api(problem)) => return Err(order_failure(&mut order, Some(problem)).await),
         Err(error) => return Err(error.into()),
     }
-    drop(answered);
+    drop(challenge_guards);
     let key = new_key(settings.key_type)?;
     let mut params = CertificateParams::new(settings.domains.clone())?;
     params.distinguished_name = DistinguishedName::new();
@@ -98,22 +98,22 @@ pub(crate) async fn order(
 async fn place_order(
     settings: &CertificateSettings,
     account: &Account,
-    names: &[Identifier],
+    identifiers: &[Identifier],
     replaces: Option<CertificateIdentifier<'static>>,
 ) -> Result<Order, Error> {
-    let wanted = |replaces: Option<CertificateIdentifier<'static>>| {
-        let order = NewOrder::new(names);
+    let new_order = |replaces: Option<CertificateIdentifier<'static>>| {
+        let order = NewOrder::new(identifiers);
         let order = match &settings.profile {
             Some(profile) => order.profile(profile),
             None => order,
         };
         match replaces {
-            Some(before) => order.replaces(before),
+            Some(replaced) => order.replaces(replaced),
             None => order,
         }
     };
-    if let Some(before) = replaces {
-        match account.new_order(&wanted(Some(before))).await {
+    if let Some(replaced) = replaces {
+        match account.new_order(&new_order(Some(replaced))).await {
             // The problem has nothing to do with `replaces`.
             Err(Error::Api(problem)) if is_general(&problem) => return Err(Error::Api(problem)),
             Err(error) => {
@@ -123,19 +123,19 @@ async fn place_order(
                     explain(&error)
                 )
             }
-            placed => return placed,
+            result => return result,
         }
     }
-    account.new_order(&wanted(None)).await
+    account.new_order(&new_order(None)).await
 }
 
 /// Answers a challenge for each name that the authority requires a proof for.
 async fn answer_challenges(
     settings: &CertificateSettings,
     order: &mut Order,
-    front: &dyn AcmeHandler,
+    handler: &dyn AcmeHandler,
 ) -> Result<Vec<Box<dyn Any + Send>>, OrderFailure> {
-    let mut answered = Vec::new();
+    let mut challenge_guards = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
@@ -147,17 +147,17 @@ async fn answer_challenges(
                 return Err(format!("{name}: the authority's authorization is {status:?} already").into());
             }
         }
-        let (wanted, label) = match settings.method {
+        let (challenge_type, label) = match settings.method {
             ChallengeMethod::Http => (ChallengeType::Http01, "http-01"),
             ChallengeMethod::Tls => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
         };
-        let Some(mut challenge) = authorization.challenge(wanted) else {
+        let Some(mut challenge) = authorization.challenge(challenge_type) else {
             return Err(format!("{name}: the authority does not offer the challenge {label} for it").into());
         };
-        answered.push(build_response(settings.method, &name, &challenge, front)?);
+        challenge_guards.push(build_response(settings.method, &name, &challenge, handler)?);
         challenge.set_ready().await.map_err(|error| failure_of_name(&name, error))?;
     }
-    Ok(answered)
+    Ok(challenge_guards)
 }
 
 /// Adds the name to an authority's refusal. An authority that validates at once may respond with the result
@@ -175,28 +175,30 @@ fn build_response(
     method: ChallengeMethod,
     name: &str,
     challenge: &ChallengeHandle<'_>,
-    front: &dyn AcmeHandler,
+    handler: &dyn AcmeHandler,
 ) -> Result<Box<dyn Any + Send>, OrderFailure> {
-    let proof = challenge.key_authorization();
+    let key_authorization = challenge.key_authorization();
     match method {
         ChallengeMethod::Http => {
             // The token becomes a segment of a path.
             let token = challenge.token.as_str();
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-            if token.is_empty() || !token.bytes().all(plain) {
+            let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            if token.is_empty() || !token.bytes().all(is_token_byte) {
                 return Err(
                     format!("{name}: the authority's token has other characters than base64url").into()
                 );
             }
-            Ok(front.answer_challenge(&ChallengeResponse::Http { token, text: proof.as_str() })?)
+            Ok(handler
+                .answer_challenge(&ChallengeResponse::Http { token, text: key_authorization.as_str() })?)
         }
         ChallengeMethod::Tls => {
             let mut params = CertificateParams::new(vec![name.to_owned()])?;
-            params.custom_extensions = vec![CustomExtension::new_acme_identifier(proof.digest().as_ref())];
+            params.custom_extensions =
+                vec![CustomExtension::new_acme_identifier(key_authorization.digest().as_ref())];
             let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
             let certificate = params.self_signed(&key)?.pem();
             let key = key.serialize_pem();
-            Ok(front.answer_challenge(&ChallengeResponse::Tls {
+            Ok(handler.answer_challenge(&ChallengeResponse::Tls {
                 name,
                 certificate: &certificate,
                 key: &key,
@@ -207,17 +209,17 @@ fn build_response(
 
 /// Returns the reason why an order was refused: the problem of each failed name, or else that of the whole
 /// order.
-async fn order_failure(order: &mut Order, whole: Option<Problem>) -> OrderFailure {
-    let mut said = Vec::new();
+async fn order_failure(order: &mut Order, order_problem: Option<Problem>) -> OrderFailure {
+    let mut messages = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
         let name = authorization.identifier().to_string();
         let Ok(state) = authorization.refresh().await else { continue };
         let problems = state.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
-        said.extend(problems.map(|problem| format!("{name}: {}", problem_text(problem))));
+        messages.extend(problems.map(|problem| format!("{name}: {}", problem_text(problem))));
     }
-    match (said.is_empty(), whole) {
-        (false, _) => OrderFailure::Other(said.join("; ")),
+    match (messages.is_empty(), order_problem) {
+        (false, _) => OrderFailure::Other(messages.join("; ")),
         (true, Some(problem)) => OrderFailure::Acme(Error::Api(problem)),
         (true, None) => {
             OrderFailure::Other("the authority refuses the order and does not say why".to_owned())
@@ -225,8 +227,8 @@ async fn order_failure(order: &mut Order, whole: Option<Problem>) -> OrderFailur
     }
 }
 
-fn new_key(kind: KeyType) -> Result<KeyPair, rcgen::Error> {
-    KeyPair::generate_for(match kind {
+fn new_key(key_type: KeyType) -> Result<KeyPair, rcgen::Error> {
+    KeyPair::generate_for(match key_type {
         KeyType::P256 => &PKCS_ECDSA_P256_SHA256,
         KeyType::P384 => &PKCS_ECDSA_P384_SHA384,
         KeyType::Rsa2048 => &PKCS_RSA_SHA256,
@@ -239,8 +241,9 @@ mod tests {
 
     #[test]
     fn an_authority_that_has_looked_already_is_quoted_with_the_name() {
-        let failure = |kind: &str| {
-            let text = format!(r#"{{"type": "urn:ietf:params:acme:error:{kind}", "detail": "refused"}}"#);
+        let failure = |problem_type: &str| {
+            let text =
+                format!(r#"{{"type": "urn:ietf:params:acme:error:{problem_type}", "detail": "refused"}}"#);
             failure_of_name("one.test", Error::Api(serde_json::from_str(&text).unwrap()))
         };
         assert_eq!(failure("connection").explain(), "one.test: refused (connection)");

@@ -32,25 +32,25 @@ impl ValidityPeriod {
 
     /// Returns the time of renewal without advice of the authority:
     /// `until - length / 3 - chance * length / 20`, where `chance` is from 0 to 1.
-    pub(crate) fn renewal(self, chance: f64) -> SystemTime {
+    pub(crate) fn renewal(self, fraction: f64) -> SystemTime {
         let length = self.length();
-        self.until - length / 3 - length.mul_f64(chance.clamp(0.0, 1.0) / 20.0)
+        self.until - length / 3 - length.mul_f64(fraction.clamp(0.0, 1.0) / 20.0)
     }
 
     /// Returns the time of renewal in the authority's window. It is never later than a quarter of the
     /// lifetime before the end, so that a failure can be retried.
-    pub(crate) fn renewal_in_window(self, window: (SystemTime, SystemTime), chance: f64) -> SystemTime {
+    pub(crate) fn renewal_in_window(self, window: (SystemTime, SystemTime), fraction: f64) -> SystemTime {
         let (start, end) = window;
         let width = end.duration_since(start).unwrap_or_default();
-        let chosen = start + width.mul_f64(chance.clamp(0.0, 1.0));
-        chosen.min(self.until - self.length() / 4)
+        let point = start + width.mul_f64(fraction.clamp(0.0, 1.0));
+        point.min(self.until - self.length() / 4)
     }
 
     /// Returns the earliest time at which a certificate that was just obtained may be renewed, whatever the
     /// authority advises. It prevents a loop with an authority that issues only certificates that are already
     /// due.
-    pub(crate) fn earliest_renewal(self, obtained: SystemTime) -> SystemTime {
-        obtained + (self.length() / 10).min(Duration::from_secs(3600))
+    pub(crate) fn earliest_renewal(self, obtained_at: SystemTime) -> SystemTime {
+        obtained_at + (self.length() / 10).min(Duration::from_secs(3600))
     }
 }
 
@@ -58,21 +58,24 @@ impl ValidityPeriod {
 /// `Retry-After`. `life` is that of the certificate to be renewed, whose tenth bounds the delay.
 pub(crate) fn retry_delay(
     failures: u32,
-    told: Option<Duration>,
-    life: Option<ValidityPeriod>,
-    chance: f64,
+    retry_after: Option<Duration>,
+    validity: Option<ValidityPeriod>,
+    fraction: f64,
 ) -> Duration {
-    let doubled = FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_BACKOFF);
-    let bound = life.map_or(MAX_BACKOFF, |life| (life.length() / 10).max(Duration::from_secs(1)));
-    let own = doubled.min(bound).mul_f64(0.9 + 0.2 * chance.clamp(0.0, 1.0));
-    own.max(told.unwrap_or_default().min(MAX_RETRY_AFTER))
+    let backoff = FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_BACKOFF);
+    let max_delay = validity.map_or(MAX_BACKOFF, |period| (period.length() / 10).max(Duration::from_secs(1)));
+    let jittered = backoff.min(max_delay).mul_f64(0.9 + 0.2 * fraction.clamp(0.0, 1.0));
+    jittered.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))
 }
 
 /// Returns the interval until the next request for renewal information: the authority's, within
 /// [`ARI_INTERVALS`], and at most a tenth of the certificate's lifetime (but at least the minimum).
-pub(crate) fn ari_interval(told: Option<Duration>, life: ValidityPeriod) -> Duration {
-    let (least, most) = ARI_INTERVALS;
-    told.unwrap_or(Duration::from_secs(6 * 3600)).clamp(least, most).min((life.length() / 10).max(least))
+pub(crate) fn ari_interval(retry_after: Option<Duration>, validity: ValidityPeriod) -> Duration {
+    let (min_interval, max_interval) = ARI_INTERVALS;
+    retry_after
+        .unwrap_or(Duration::from_secs(6 * 3600))
+        .clamp(min_interval, max_interval)
+        .min((validity.length() / 10).max(min_interval))
 }
 
 #[cfg(test)]
@@ -83,30 +86,33 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    fn life(length: Duration) -> ValidityPeriod {
+    fn period(length: Duration) -> ValidityPeriod {
         ValidityPeriod { from: UNIX_EPOCH + 1000 * DAY, until: UNIX_EPOCH + 1000 * DAY + length }
     }
 
     #[test]
     fn a_third_is_left_or_a_little_more() {
-        let life = life(90 * DAY);
-        assert_eq!(life.renewal(0.0), life.from + 60 * DAY);
-        let early = life.renewal(1.0);
-        assert!(early >= life.from + 55 * DAY && early < life.from + 56 * DAY, "{early:?}");
+        let validity = period(90 * DAY);
+        assert_eq!(validity.renewal(0.0), validity.from + 60 * DAY);
+        let earliest = validity.renewal(1.0);
+        assert!(earliest >= validity.from + 55 * DAY && earliest < validity.from + 56 * DAY, "{earliest:?}");
     }
 
     #[test]
     fn a_window_is_heeded_but_not_to_its_last_moment() {
-        let life = life(6 * DAY);
-        let window = (life.from + 3 * DAY, life.from + 5 * DAY);
-        assert_eq!(life.renewal_in_window(window, 0.0), life.from + 3 * DAY);
-        assert_eq!(life.renewal_in_window(window, 0.5), life.from + 4 * DAY);
-        assert_eq!(life.renewal_in_window((window.0, life.until), 1.0), life.from + 6 * DAY * 3 / 4);
+        let validity = period(6 * DAY);
+        let window = (validity.from + 3 * DAY, validity.from + 5 * DAY);
+        assert_eq!(validity.renewal_in_window(window, 0.0), validity.from + 3 * DAY);
+        assert_eq!(validity.renewal_in_window(window, 0.5), validity.from + 4 * DAY);
+        assert_eq!(
+            validity.renewal_in_window((window.0, validity.until), 1.0),
+            validity.from + 6 * DAY * 3 / 4
+        );
         // A revoked certificate: its window is in the past.
-        assert!(life.renewal_in_window((UNIX_EPOCH, UNIX_EPOCH + DAY), 0.3) < life.from);
+        assert!(validity.renewal_in_window((UNIX_EPOCH, UNIX_EPOCH + DAY), 0.3) < validity.from);
         // An empty window.
-        assert_eq!(life.renewal_in_window((window.0, window.0), 0.7), window.0);
-        assert_eq!(life.earliest_renewal(life.from), life.from + Duration::from_secs(3600));
+        assert_eq!(validity.renewal_in_window((window.0, window.0), 0.7), window.0);
+        assert_eq!(validity.earliest_renewal(validity.from), validity.from + Duration::from_secs(3600));
     }
 
     #[test]
@@ -116,22 +122,22 @@ mod tests {
         assert_eq!(retry_delay(1, Some(Duration::from_secs(3600)), None, 0.5).as_secs(), 3600);
         assert_eq!(retry_delay(1, Some(30 * DAY), None, 0.5), DAY);
         // A certificate with a lifetime of 15 seconds.
-        let short = Some(life(Duration::from_secs(15)));
-        assert_eq!(retry_delay(9, None, short, 0.5), Duration::from_millis(1500));
-        for chance in [0.0, 1.0] {
-            let pause = retry_delay(1, None, None, chance).as_secs();
+        let short_lived = Some(period(Duration::from_secs(15)));
+        assert_eq!(retry_delay(9, None, short_lived, 0.5), Duration::from_millis(1500));
+        for fraction in [0.0, 1.0] {
+            let pause = retry_delay(1, None, None, fraction).as_secs();
             assert!((108..=132).contains(&pause), "{pause}");
         }
     }
 
     #[test]
     fn looks_are_neither_too_often_nor_too_rare() {
-        let look = |told: Option<u64>, days: u32| {
-            ari_interval(told.map(Duration::from_secs), life(days * DAY)).as_secs()
+        let interval_seconds = |retry_seconds: Option<u64>, days: u32| {
+            ari_interval(retry_seconds.map(Duration::from_secs), period(days * DAY)).as_secs()
         };
-        assert_eq!(look(None, 90), 6 * 3600);
-        assert_eq!(look(Some(1), 90), 60);
-        assert_eq!(look(Some(1_000_000), 90), 86_400);
-        assert_eq!(look(Some(86_400), 6), 51_840);
+        assert_eq!(interval_seconds(None, 90), 6 * 3600);
+        assert_eq!(interval_seconds(Some(1), 90), 60);
+        assert_eq!(interval_seconds(Some(1_000_000), 90), 86_400);
+        assert_eq!(interval_seconds(Some(86_400), 6), 51_840);
     }
 }

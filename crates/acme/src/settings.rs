@@ -50,15 +50,19 @@ impl CertificateSettings {
 
     /// Returns the certificate's file name, derived from the first name, the authority and the key type.
     pub(crate) fn certificate_file(&self) -> String {
-        let first = self.domains.first().map_or("", String::as_str);
-        let mark = short_hash(&[self.directory.as_str(), first, self.key_type.name()]);
-        format!("{first}-{mark}.pem")
+        let first_domain = self.domains.first().map_or("", String::as_str);
+        let suffix = short_hash(&[self.directory.as_str(), first_domain, self.key_type.name()]);
+        format!("{first_domain}-{suffix}.pem")
     }
 
     /// Returns the account's file name, derived from the authority and the external account.
     pub(crate) fn account_file(&self) -> String {
-        let bound = self.binding.as_ref().map_or("", |binding| binding.id.as_str());
-        format!("account-{}-{}.json", self.directory.host(), short_hash(&[self.directory.as_str(), bound]))
+        let binding_id = self.binding.as_ref().map_or("", |binding| binding.id.as_str());
+        format!(
+            "account-{}-{}.json",
+            self.directory.host(),
+            short_hash(&[self.directory.as_str(), binding_id])
+        )
     }
 }
 
@@ -102,9 +106,9 @@ impl FromStr for DirectoryUrl {
         if !text.starts_with("https://") {
             return Err("does not begin with https://".into());
         }
-        let uri: http::Uri = text.parse().map_err(|why| format!("is no URL: {why}"))?;
+        let uri: http::Uri = text.parse().map_err(|error| format!("is no URL: {error}"))?;
         let host = uri.host().map(|host| host.trim_matches(['[', ']'])).unwrap_or_default();
-        if host.is_empty() || uri.authority().is_some_and(|all| all.as_str().contains('@')) {
+        if host.is_empty() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err("has no host that could be asked".into());
         }
         Ok(Self { url: text.to_owned(), host: host.to_ascii_lowercase() })
@@ -183,35 +187,35 @@ pub(crate) mod tests {
 
     #[test]
     fn files_are_named_alike_for_ever() {
-        let one = settings(&["a.example", "b.example"], "/c".into());
-        assert_eq!(one.id(), "/c/a.example-3ccc0909b91f.pem");
-        let bound = CertificateSettings {
+        let base = settings(&["a.example", "b.example"], "/c".into());
+        assert_eq!(base.id(), "/c/a.example-3ccc0909b91f.pem");
+        let with_binding = CertificateSettings {
             binding: Some(AccountBinding { id: "kid".into(), key: vec![1] }),
             key_type: KeyType::P384,
             domains: vec!["a.example".into()],
-            ..one.clone()
+            ..base.clone()
         };
-        assert_ne!(bound.certificate_file(), one.certificate_file());
-        assert_ne!(bound.account_file(), one.account_file());
-        assert!(one.account_file().starts_with("account-ca.example-"), "{}", one.account_file());
-        let fewer = CertificateSettings { domains: vec!["a.example".into()], ..one.clone() };
+        assert_ne!(with_binding.certificate_file(), base.certificate_file());
+        assert_ne!(with_binding.account_file(), base.account_file());
+        assert!(base.account_file().starts_with("account-ca.example-"), "{}", base.account_file());
+        let fewer_domains = CertificateSettings { domains: vec!["a.example".into()], ..base.clone() };
         assert_eq!(
-            fewer.certificate_file(),
-            one.certificate_file(),
+            fewer_domains.certificate_file(),
+            base.certificate_file(),
             "a name more or less is the same certificate"
         );
-        assert!(!format!("{bound:?}").contains("key: ["), "{bound:?}");
+        assert!(!format!("{with_binding:?}").contains("key: ["), "{with_binding:?}");
     }
 
     #[test]
     fn a_directory_is_a_url() {
-        let read = |text: &str| text.parse::<DirectoryUrl>();
-        assert_eq!(read("https://[::1]:14000/dir").unwrap().host(), "::1");
-        assert_eq!(read("https://CA.example/dir").unwrap().host(), "ca.example");
+        let parse = |text: &str| text.parse::<DirectoryUrl>();
+        assert_eq!(parse("https://[::1]:14000/dir").unwrap().host(), "::1");
+        assert_eq!(parse("https://CA.example/dir").unwrap().host(), "ca.example");
         for wrong in
             ["http://ca.example/dir", "ca.example", "https://", "https://a b/", "https://u@ca/dir", ""]
         {
-            assert!(read(wrong).is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 }

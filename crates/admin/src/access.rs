@@ -50,33 +50,35 @@ impl AccessRules {
     /// # Errors
     /// The index of the first grant with an unknown role.
     pub fn new(roles: Vec<Role>, grants: Vec<Grant>) -> Result<Self, usize> {
-        let own = roles.into_iter().map(|role| (role.name.clone(), Arc::new(role)));
-        let mut known: BTreeMap<String, Arc<Role>> =
+        let custom_roles = roles.into_iter().map(|role| (role.name.clone(), Arc::new(role)));
+        let mut roles_by_name: BTreeMap<String, Arc<Role>> =
             BUILT_IN.iter().map(|name| ((*name).to_owned(), Arc::new(Role::built_in(name)))).collect();
-        known.extend(own);
-        let grant = |(place, grant): (usize, Grant)| {
-            known.get(&grant.role).map(|role| (grant.pattern, Arc::clone(role))).ok_or(place)
+        roles_by_name.extend(custom_roles);
+        let grant = |(index, grant): (usize, Grant)| {
+            roles_by_name.get(&grant.role).map(|role| (grant.pattern, Arc::clone(role))).ok_or(index)
         };
         let grants = grants.into_iter().enumerate().map(grant).collect::<Result<_, _>>()?;
         Ok(Self { grants })
     }
 
     /// Returns the permission of `caller` for `verb`.
-    pub fn granted_scope(&self, caller: &Caller, verb: Operation) -> GrantedScope {
+    pub fn granted_scope(&self, caller: &Caller, operation: Operation) -> GrantedScope {
         if caller.is_owner() {
             return GrantedScope::All;
         }
-        let mut permit = GrantedScope::Denied;
+        let mut scope = GrantedScope::Denied;
         for (_, role) in self.grants.iter().filter(|(pattern, _)| pattern.matches(caller)) {
-            if role.operations.contains(&verb) {
-                permit = permit.union(role.groups.as_ref());
+            if role.operations.contains(&operation) {
+                scope = scope.union(role.groups.as_ref());
             }
         }
-        match permit {
+        match scope {
             // Roles with some groups and an operation of the whole process cannot be created; in doubt they
             // grant nothing.
-            GrantedScope::Groups(_) if verb.route().scope == OperationScope::Process => GrantedScope::Denied,
-            permit => permit,
+            GrantedScope::Groups(_) if operation.route().scope == OperationScope::Process => {
+                GrantedScope::Denied
+            }
+            scope => scope,
         }
     }
 
@@ -92,9 +94,9 @@ impl GrantedScope {
         match (self, groups) {
             (Self::All, _) | (_, None) => Self::All,
             (Self::Denied, Some(groups)) => Self::Groups(groups.clone()),
-            (Self::Groups(mut held), Some(groups)) => {
-                held.extend(groups.iter().cloned());
-                Self::Groups(held)
+            (Self::Groups(mut group_names), Some(groups)) => {
+                group_names.extend(groups.iter().cloned());
+                Self::Groups(group_names)
             }
         }
     }
@@ -116,12 +118,13 @@ mod tests {
     use crate::api::{OperationClass, ROUTES};
 
     fn rules() -> AccessRules {
-        let own = Role {
+        let web_role = Role {
             name: "web-drainers".into(),
             operations: [Operation::Status, Operation::Drain].into(),
             groups: Some(["web".to_owned()].into()),
         };
-        let other = Role { name: "mail".into(), groups: Some(["mail".to_owned()].into()), ..own.clone() };
+        let mail_role =
+            Role { name: "mail".into(), groups: Some(["mail".to_owned()].into()), ..web_role.clone() };
         let grant =
             |pattern: &str, role: &str| Grant { pattern: pattern.parse().unwrap(), role: role.into() };
         let grants = vec![
@@ -131,7 +134,7 @@ mod tests {
             grant("jwt:web", "web-drainers"),
             grant("jwt:team=mail", "mail"),
         ];
-        AccessRules::new(vec![own, other], grants).unwrap()
+        AccessRules::new(vec![web_role, mail_role], grants).unwrap()
     }
 
     fn spiffe(path: &str) -> Caller {
@@ -147,17 +150,19 @@ mod tests {
     fn roles_have_the_verbs_of_their_nature_and_no_others() {
         let rules = rules();
         for route in ROUTES {
-            let all = |caller: &Caller| rules.granted_scope(caller, route.operation) == GrantedScope::All;
-            assert_eq!(all(&spiffe("view/a")), route.class == OperationClass::Query, "{}", route.name);
-            let operates = matches!(route.class, OperationClass::Query | OperationClass::Operate);
-            assert_eq!(all(&spiffe("ops/a")), operates, "{}", route.name);
-            assert!(all(&token("x", &[("groups", "root")])), "{}", route.name);
-            assert!(all(&Caller::unix(1000)), "{}", route.name);
-            for stranger in [spiffe("else/a"), spiffe("ops"), token("ops", &[]), Caller::unauthenticated()] {
+            let has_all = |caller: &Caller| rules.granted_scope(caller, route.operation) == GrantedScope::All;
+            assert_eq!(has_all(&spiffe("view/a")), route.class == OperationClass::Query, "{}", route.name);
+            let is_operator_class = matches!(route.class, OperationClass::Query | OperationClass::Operate);
+            assert_eq!(has_all(&spiffe("ops/a")), is_operator_class, "{}", route.name);
+            assert!(has_all(&token("x", &[("groups", "root")])), "{}", route.name);
+            assert!(has_all(&Caller::unix(1000)), "{}", route.name);
+            for unknown_caller in
+                [spiffe("else/a"), spiffe("ops"), token("ops", &[]), Caller::unauthenticated()]
+            {
                 assert_eq!(
-                    rules.granted_scope(&stranger, route.operation),
+                    rules.granted_scope(&unknown_caller, route.operation),
                     GrantedScope::Denied,
-                    "{} {stranger:?}",
+                    "{} {unknown_caller:?}",
                     route.name
                 );
             }
@@ -177,12 +182,12 @@ mod tests {
     #[test]
     fn groups_add_up() {
         let rules = rules();
-        let one = rules.granted_scope(&token("web", &[]), Operation::Drain);
-        assert!(one.covers("web") && !one.covers("mail") && one.covers(""));
-        let both = rules.granted_scope(&token("web", &[("team", "mail")]), Operation::Drain);
-        assert!(both.covers("web") && both.covers("mail") && !both.covers("x"));
-        let all = rules.granted_scope(&token("web", &[("groups", "root")]), Operation::Drain);
-        assert_eq!(all, GrantedScope::All);
+        let web_scope = rules.granted_scope(&token("web", &[]), Operation::Drain);
+        assert!(web_scope.covers("web") && !web_scope.covers("mail") && web_scope.covers(""));
+        let both_scopes = rules.granted_scope(&token("web", &[("team", "mail")]), Operation::Drain);
+        assert!(both_scopes.covers("web") && both_scopes.covers("mail") && !both_scopes.covers("x"));
+        let all_scope = rules.granted_scope(&token("web", &[("groups", "root")]), Operation::Drain);
+        assert_eq!(all_scope, GrantedScope::All);
         assert_eq!(rules.granted_scope(&token("web", &[]), Operation::Undrain), GrantedScope::Denied);
     }
 

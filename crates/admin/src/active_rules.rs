@@ -38,9 +38,9 @@ impl ActiveRules {
     }
 
     /// Puts other rules in force.
-    pub fn replace(&self, other: Self) {
-        let other = other.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = other;
+    pub fn replace(&self, rules: Self) {
+        let rules = rules.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
     /// Returns the current rules.

@@ -527,8 +527,8 @@ impl FromStr for Operation {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = ROUTES.iter().find(|route| route.name == text);
-        found.map(|route| route.operation).ok_or_else(|| {
+        let matching_routes = ROUTES.iter().find(|route| route.name == text);
+        matching_routes.map(|route| route.operation).ok_or_else(|| {
             let names: Vec<&str> = ROUTES.iter().map(|route| route.name).collect();
             format!("is not a verb; there are: {}", names.join(", "))
         })
@@ -537,13 +537,13 @@ impl FromStr for Operation {
 
 impl ApiRoute {
     /// Returns `true` if that kind of process serves it.
-    pub fn is_served_by(&self, by: ProcessKind) -> bool {
-        self.served_by.contains(&by)
+    pub fn is_served_by(&self, process_kind: ProcessKind) -> bool {
+        self.served_by.contains(&process_kind)
     }
 
     /// Returns the placeholders in the path: `group`, `process`, `lease`.
     pub fn placeholders(&self) -> impl Iterator<Item = &'static str> {
-        self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+        self.path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
     }
 
     /// Returns the first placeholder: the object of the operation.
@@ -553,18 +553,18 @@ impl ApiRoute {
 
     /// Matches `path` with the line, and returns the values of its placeholders.
     pub(crate) fn match_path<'p>(&self, path: &'p str) -> Option<PathNames<'p>> {
-        let mut named = PathNames::default();
-        let (mut own, mut theirs) = (self.path.split('/'), path.split('/'));
+        let mut names = PathNames::default();
+        let (mut route_segments, mut path_segments) = (self.path.split('/'), path.split('/'));
         loop {
-            match (own.next(), theirs.next()) {
-                (None, None) => return Some(named),
+            match (route_segments.next(), path_segments.next()) {
+                (None, None) => return Some(names),
                 // These names contain no characters that need escapes.
-                (Some("{lease}"), Some(word)) if !word.is_empty() => named.lease = Some(word),
-                (Some("{member}"), Some(word)) if !word.is_empty() => named.member = Some(word),
-                (Some(part), Some(word)) if part.starts_with('{') && !word.is_empty() => {
-                    named.object = Some(word);
+                (Some("{lease}"), Some(segment)) if !segment.is_empty() => names.lease = Some(segment),
+                (Some("{member}"), Some(segment)) if !segment.is_empty() => names.member = Some(segment),
+                (Some(pattern), Some(segment)) if pattern.starts_with('{') && !segment.is_empty() => {
+                    names.object = Some(segment);
                 }
-                (Some(part), Some(word)) if part == word => {}
+                (Some(pattern), Some(segment)) if pattern == segment => {}
                 _ => return None,
             }
         }
@@ -588,8 +588,8 @@ mod tests {
 
     #[test]
     fn the_table_is_in_the_order_of_the_verbs() {
-        for (place, route) in ROUTES.iter().enumerate() {
-            assert_eq!(route.operation as usize, place, "{}", route.name);
+        for (index, route) in ROUTES.iter().enumerate() {
+            assert_eq!(route.operation as usize, index, "{}", route.name);
             assert_eq!(route.name.parse(), Ok(route.operation));
             assert_eq!(
                 route.operation.changes_state(),
@@ -603,9 +603,9 @@ mod tests {
 
     #[test]
     fn paths_name_groups() {
-        let of = |name| PathNames { object: Some(name), lease: None, member: None };
+        let with_object = |name| PathNames { object: Some(name), lease: None, member: None };
         let route = Operation::Explain.route();
-        assert_eq!(route.match_path("/v1/groups/web/explain"), Some(of("web")));
+        assert_eq!(route.match_path("/v1/groups/web/explain"), Some(with_object("web")));
         for path in ["/v1/groups//explain", "/v1/groups/a/b/explain", "/v1/groups/web", "/v1/groups/web/ior"]
         {
             assert_eq!(route.match_path(path), None, "{path}");
@@ -613,21 +613,21 @@ mod tests {
         assert_eq!(Operation::Index.route().match_path("/"), Some(PathNames::default()));
         let lease = PathNames { object: Some("web"), lease: Some("0a"), member: None };
         assert_eq!(Operation::Release.route().match_path("/v1/groups/web/bind/0a"), Some(lease));
-        assert_eq!(Operation::Bind.route().match_path("/v1/groups/web/bind"), Some(of("web")));
+        assert_eq!(Operation::Bind.route().match_path("/v1/groups/web/bind"), Some(with_object("web")));
         for path in ["/v1/groups/web/bind/", "/v1/groups/web/bind/0a/1", "/v1/groups//bind/0a"] {
             assert_eq!(Operation::Renew.route().match_path(path), None, "{path}");
         }
         let member = PathNames { object: Some("web"), lease: None, member: Some("[::1]:80") };
         assert_eq!(Operation::Register.route().match_path("/v1/groups/web/members/[::1]:80"), Some(member));
-        let found = |path: &'static str| {
-            let fits = |route: &'static ApiRoute| Some((route.name, route.match_path(path)?));
-            ROUTES.iter().filter_map(fits).collect::<Vec<_>>()
+        let matching_routes = |path: &'static str| {
+            let match_route = |route: &'static ApiRoute| Some((route.name, route.match_path(path)?));
+            ROUTES.iter().filter_map(match_route).collect::<Vec<_>>()
         };
-        assert_eq!(found("/v1/processes"), [("processes", PathNames::default())]);
-        assert_eq!(found("/v1/processes/web"), [("process", of("web"))]);
-        assert_eq!(found("/v1/processes/stop/stop"), [("process-stop", of("stop"))]);
+        assert_eq!(matching_routes("/v1/processes"), [("processes", PathNames::default())]);
+        assert_eq!(matching_routes("/v1/processes/web"), [("process", with_object("web"))]);
+        assert_eq!(matching_routes("/v1/processes/stop/stop"), [("process-stop", with_object("stop"))]);
         for path in ["", "/v1/processes/", "/v1/processes//stop", "/v1/processes/a/b/stop", "/v1/status/"] {
-            assert!(found(path).is_empty(), "{path}");
+            assert!(matching_routes(path).is_empty(), "{path}");
         }
     }
 
@@ -635,8 +635,8 @@ mod tests {
     fn who_serves_a_path_is_said_and_paths_are_not_two_things() {
         for route in ROUTES {
             assert!(!route.served_by.is_empty(), "{}", route.name);
-            let same = |other: &&ApiRoute| other.method == route.method && other.path == route.path;
-            assert_eq!(ROUTES.iter().filter(same).count(), 1, "{}", route.path);
+            let is_same_route = |other: &&ApiRoute| other.method == route.method && other.path == route.path;
+            assert_eq!(ROUTES.iter().filter(is_same_route).count(), 1, "{}", route.path);
             assert_eq!(route.object_placeholder().is_some(), route.path.contains('{'), "{}", route.path);
         }
         assert_eq!(Operation::Process.route().object_placeholder(), Some("process"));

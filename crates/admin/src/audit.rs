@@ -27,7 +27,7 @@ const REJECTION_BURST: f64 = 50.0;
 /// The maximum rate of logged rejections per second.
 const REJECTION_RATE: f64 = 5.0;
 /// The maximum length of externally determined text in a line, in characters.
-const LONGEST: usize = 400;
+const MAX_TEXT_LENGTH: usize = 400;
 
 /// The log.
 #[derive(Debug)]
@@ -106,59 +106,59 @@ impl AuditLog {
     ///
     /// # Errors
     /// The line is not on the disk: the change must not be made.
-    pub fn begin_change(&self, deed: &AuditedRequest) -> Result<u64, String> {
+    pub fn begin_change(&self, request: &AuditedRequest) -> Result<u64, String> {
         let mut state = self.lock();
         let id = state.id + 1;
-        self.write(&mut state, Some(id), deed, RESULT_BEGUN, None)
+        self.write(&mut state, Some(id), request, RESULT_BEGUN, None)
             .map_err(|error| format!("cannot write {}: {error}", self.path.display()))?;
         state.id = id;
         Ok(id)
     }
 
     /// Logs the outcome of a change.
-    pub fn end_change(&self, id: u64, deed: &AuditedRequest, outcome: Result<(), &str>) {
+    pub fn end_change(&self, id: u64, request: &AuditedRequest, outcome: Result<(), &str>) {
         let mut state = self.lock();
-        let (result, why) = match outcome {
+        let (result, reason) = match outcome {
             Ok(()) => ("done", None),
-            Err(why) => ("failed", Some(why)),
+            Err(reason) => ("failed", Some(reason)),
         };
-        if let Err(error) = self.write(&mut state, Some(id), deed, result, why) {
-            tracing::error!("cannot write {}: {error}: {} is {result}", self.path.display(), deed.verb);
+        if let Err(error) = self.write(&mut state, Some(id), request, result, reason) {
+            tracing::error!("cannot write {}: {error}: {} is {result}", self.path.display(), request.verb);
         }
     }
 
     /// Logs a rejection.
-    pub fn log_rejection(&self, deed: &AuditedRequest, why: &str) {
+    pub fn log_rejection(&self, request: &AuditedRequest, reason: &str) {
         let mut state = self.lock();
         let now = Instant::now();
-        let gained = now.duration_since(state.refilled).as_secs_f64() * REJECTION_RATE;
-        state.rejection_tokens = (state.rejection_tokens + gained).min(REJECTION_BURST);
+        let gained_tokens = now.duration_since(state.refilled).as_secs_f64() * REJECTION_RATE;
+        state.rejection_tokens = (state.rejection_tokens + gained_tokens).min(REJECTION_BURST);
         state.refilled = now;
         if state.rejection_tokens < 1.0 {
             state.omitted_rejections += 1;
             return;
         }
         state.rejection_tokens -= 1.0;
-        self.write_or_warn(&mut state, deed, "refused", Some(why));
+        self.write_or_warn(&mut state, request, "refused", Some(reason));
     }
 
     /// Logs a change without a request: reloaded rules.
-    pub fn log_change(&self, deed: &AuditedRequest, outcome: Result<(), &str>) {
-        let (result, why) = match outcome {
+    pub fn log_change(&self, request: &AuditedRequest, outcome: Result<(), &str>) {
+        let (result, reason) = match outcome {
             Ok(()) => ("done", None),
-            Err(why) => ("refused", Some(why)),
+            Err(reason) => ("refused", Some(reason)),
         };
-        self.write_or_warn(&mut self.lock(), deed, result, why);
+        self.write_or_warn(&mut self.lock(), request, result, reason);
     }
 
     fn write_or_warn(
         &self,
         state: &mut AuditState,
-        deed: &AuditedRequest,
+        request: &AuditedRequest,
         result: &'static str,
-        why: Option<&str>,
+        reason: Option<&str>,
     ) {
-        if let Err(error) = self.write(state, None, deed, result, why) {
+        if let Err(error) = self.write(state, None, request, result, reason) {
             tracing::error!("cannot write {}: {error}", self.path.display());
         }
     }
@@ -167,9 +167,9 @@ impl AuditLog {
         &self,
         state: &mut AuditState,
         id: Option<u64>,
-        deed: &AuditedRequest,
+        request: &AuditedRequest,
         result: &'static str,
-        why: Option<&str>,
+        reason: Option<&str>,
     ) -> io::Result<()> {
         if !is_same_file(&state.file, &self.path) {
             state.file = open_for_append(&self.path)?;
@@ -178,14 +178,14 @@ impl AuditLog {
             time: now(),
             id,
             pid: std::process::id(),
-            kind: deed.caller.kind.name(),
-            who: &shorten(&deed.caller.name),
-            from: &deed.from,
-            verb: deed.verb,
-            target: deed.target.as_deref().map(shorten),
-            arguments: &deed.arguments,
+            kind: request.caller.kind.name(),
+            who: &shorten(&request.caller.name),
+            from: &request.from,
+            verb: request.verb,
+            target: request.target.as_deref().map(shorten),
+            arguments: &request.arguments,
             result,
-            why: why.map(shorten),
+            why: reason.map(shorten),
             unwritten: Some(state.omitted_rejections).filter(|unwritten| *unwritten > 0),
         };
         let mut text = serde_json::to_string(&line)?;
@@ -210,10 +210,10 @@ impl AuditLog {
 
 /// Returns `true` if the last line is incomplete.
 fn is_last_line_torn(file: &File) -> bool {
-    let length = file.metadata().map_or(0, |about| about.len());
-    let mut last = [b'\n'];
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    let mut last_byte = [b'\n'];
     // A file that cannot be read back, such as a pipe, counts as complete.
-    length > 0 && file.read_at(&mut last, length - 1).is_ok() && last != [b'\n']
+    length > 0 && file.read_at(&mut last_byte, length - 1).is_ok() && last_byte != [b'\n']
 }
 
 fn open_for_append(path: &Path) -> io::Result<File> {
@@ -222,23 +222,23 @@ fn open_for_append(path: &Path) -> io::Result<File> {
 
 /// Returns `true` if the open file is the one at that path.
 fn is_same_file(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(there)) = (file.metadata(), std::fs::metadata(path)) else { return false };
-    (open.dev(), open.ino()) == (there.dev(), there.ino())
+    let (Ok(opened), Ok(at_path)) = (file.metadata(), std::fs::metadata(path)) else { return false };
+    (opened.dev(), opened.ino()) == (at_path.dev(), at_path.ino())
 }
 
 /// Returns the time as `2026-11-22T08:26:33.042Z`.
 fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
-    let at = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let (year, month, day) = at.to_calendar_date();
-    let (hour, minute, second) = at.to_hms();
-    let millis = since.subsec_millis();
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(0);
+    let datetime = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (year, month, day) = datetime.to_calendar_date();
+    let (hour, minute, second) = datetime.to_hms();
+    let millis = since_epoch.subsec_millis();
     format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z", u8::from(month))
 }
 
 fn shorten(text: &str) -> String {
-    text.chars().take(LONGEST).collect()
+    text.chars().take(MAX_TEXT_LENGTH).collect()
 }
 
 #[cfg(test)]
@@ -249,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    fn deed() -> AuditedRequest {
+    fn audited_request() -> AuditedRequest {
         AuditedRequest {
             caller: Caller::spiffe("spiffe://example.org/ops/a"),
             from: "10.0.0.9:5".into(),
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    fn folder(name: &str) -> PathBuf {
+    fn temp_directory(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("plimsoll-audit-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         path
@@ -272,13 +272,13 @@ mod tests {
 
     #[test]
     fn a_change_has_two_lines_and_a_refusal_one() {
-        let folder = folder("lines");
-        let path = folder.join("audit.log");
+        let directory = temp_directory("lines");
+        let path = directory.join("audit.log");
         let audit = AuditLog::open(&path).unwrap();
-        let id = audit.begin_change(&deed()).unwrap();
+        let id = audit.begin_change(&audited_request()).unwrap();
         assert_eq!(lines(&path).len(), 1, "before anything is done");
-        audit.end_change(id, &deed(), Err("no such member"));
-        audit.log_rejection(&deed(), "no grant\ngives it");
+        audit.end_change(id, &audited_request(), Err("no such member"));
+        audit.log_rejection(&audited_request(), "no grant\ngives it");
         let lines = lines(&path);
         let results: Vec<_> = lines.iter().map(|line| line["result"].as_str().unwrap()).collect();
         assert_eq!(results, ["begun", "failed", "refused"]);
@@ -287,56 +287,56 @@ mod tests {
         assert_eq!(lines[0]["who"], "spiffe://example.org/ops/a");
         assert!(lines[0]["time"].as_str().unwrap().ends_with('Z'));
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        std::fs::remove_dir_all(folder).unwrap();
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn a_log_that_was_moved_is_made_anew_and_one_that_cannot_be_refuses() {
-        let folder = folder("moved");
-        let path = folder.join("audit.log");
+        let directory = temp_directory("moved");
+        let path = directory.join("audit.log");
         let audit = AuditLog::open(&path).unwrap();
-        audit.begin_change(&deed()).unwrap();
-        std::fs::rename(&path, folder.join("audit.log.1")).unwrap();
-        audit.begin_change(&deed()).unwrap();
-        assert_eq!((lines(&path).len(), lines(&folder.join("audit.log.1")).len()), (1, 1));
-        std::fs::remove_dir_all(&folder).unwrap();
-        let why = audit.begin_change(&deed()).unwrap_err();
-        assert!(why.contains("audit.log"), "{why}");
+        audit.begin_change(&audited_request()).unwrap();
+        std::fs::rename(&path, directory.join("audit.log.1")).unwrap();
+        audit.begin_change(&audited_request()).unwrap();
+        assert_eq!((lines(&path).len(), lines(&directory.join("audit.log.1")).len()), (1, 1));
+        std::fs::remove_dir_all(&directory).unwrap();
+        let reason = audit.begin_change(&audited_request()).unwrap_err();
+        assert!(reason.contains("audit.log"), "{reason}");
     }
 
     #[test]
     fn a_line_after_half_a_line_is_one_of_its_own() {
-        let folder = folder("torn");
-        let path = folder.join("audit.log");
+        let directory = temp_directory("torn");
+        let path = directory.join("audit.log");
         std::fs::write(&path, "{\"time\":\"2026").unwrap();
         let audit = AuditLog::open(&path).unwrap();
-        audit.begin_change(&deed()).unwrap();
+        audit.begin_change(&audited_request()).unwrap();
         // The state after a full disk.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"time\"").unwrap();
-        audit.begin_change(&deed()).unwrap();
-        audit.log_rejection(&deed(), "no");
+        audit.begin_change(&audited_request()).unwrap();
+        audit.log_rejection(&audited_request(), "no");
         let text = std::fs::read_to_string(&path).unwrap();
-        let whole = text.lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
-        assert_eq!((text.lines().count(), whole), (5, 3), "{text}");
-        std::fs::remove_dir_all(folder).unwrap();
+        let complete_lines = text.lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
+        assert_eq!((text.lines().count(), complete_lines), (5, 3), "{text}");
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn a_stranger_cannot_fill_the_disk() {
-        let folder = folder("flood");
-        let path = folder.join("audit.log");
+        let directory = temp_directory("flood");
+        let path = directory.join("audit.log");
         let audit = AuditLog::open(&path).unwrap();
-        let begun = Instant::now();
-        (0..10_000).for_each(|_| audit.log_rejection(&deed(), "no"));
-        let id = audit.begin_change(&deed()).unwrap();
+        let started_at = Instant::now();
+        (0..10_000).for_each(|_| audit.log_rejection(&audited_request(), "no"));
+        let id = audit.begin_change(&audited_request()).unwrap();
         let lines = lines(&path);
         // bound: what may be written at once and in the time that it took, and the line of the change
-        let most = REJECTION_BURST + REJECTION_RATE * begun.elapsed().as_secs_f64() + 1.0;
-        assert!((50..=most as usize).contains(&lines.len()), "{}", lines.len());
+        let max_lines = REJECTION_BURST + REJECTION_RATE * started_at.elapsed().as_secs_f64() + 1.0;
+        assert!((50..=max_lines as usize).contains(&lines.len()), "{}", lines.len());
         let unwritten: u64 = lines.iter().filter_map(|line| line["unwritten"].as_u64()).sum();
         assert_eq!(unwritten as usize + lines.len() - 1, 10_000);
         assert_eq!(id, 1);
-        std::fs::remove_dir_all(folder).unwrap();
+        std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -51,7 +51,7 @@ pub trait BalancerBackend: Send + Sync + 'static {
 
     /// Enables or disables a member, a listener or a group's balancing. Returns one line for each change;
     /// none if it already was in that state.
-    fn set_enabled(&self, what: &SwitchTarget, on: bool) -> Result<Vec<String>, String>;
+    fn set_enabled(&self, target: &SwitchTarget, on: bool) -> Result<Vec<String>, String>;
 
     /// Reloads the configuration. Returns one line for each difference. After an error the previous
     /// configuration stays in force.
@@ -59,7 +59,7 @@ pub trait BalancerBackend: Send + Sync + 'static {
 
     /// Hands over to another process and returns when it has taken over. After an error this process
     /// continues.
-    fn upgrade(&self, wish: &UpgradeRequest) -> Result<CompletedUpgrade, String>;
+    fn upgrade(&self, request: &UpgradeRequest) -> Result<CompletedUpgrade, String>;
 
     /// Begins the shutdown; returns at once.
     fn stop(&self);
@@ -77,7 +77,7 @@ pub trait BalancerBackend: Send + Sync + 'static {
     ///
     /// # Errors
     /// There is no such group, or no model of it is possible.
-    fn what_if(&self, _ask: &WhatIfInput) -> Result<WhatIfResult, String> {
+    fn what_if(&self, _input: &WhatIfInput) -> Result<WhatIfResult, String> {
         Err("there is no model here".into())
     }
 
@@ -94,10 +94,10 @@ pub trait BalancerBackend: Send + Sync + 'static {
     fn report(&self, report: LoadReport) -> Result<Option<ShedDecision>, ReportRejection>;
 
     /// Grants a lease of a member to a client. It is called on the admin thread, as are the two below.
-    fn grant_lease(&self, group: &str, wish: &LeaseRequest) -> Result<Lease, LeaseError>;
+    fn grant_lease(&self, group: &str, request: &LeaseRequest) -> Result<Lease, LeaseError>;
 
     /// Renews a lease, which may then be of another member.
-    fn renew_lease(&self, group: &str, lease: &str, wish: &LeaseRequest) -> Result<Lease, LeaseError>;
+    fn renew_lease(&self, group: &str, lease: &str, request: &LeaseRequest) -> Result<Lease, LeaseError>;
 
     /// Ends a lease.
     fn release_lease(&self, group: &str, lease: &str) -> Result<(), LeaseError>;
@@ -115,7 +115,7 @@ pub trait BalancerBackend: Send + Sync + 'static {
         &self,
         group: &str,
         member: &str,
-        asked: &Registration,
+        registration: &Registration,
     ) -> Option<Result<RegisteredMember, RegistrationError>>;
 
     /// Registers a member of a group, or changes its settings.
@@ -123,7 +123,7 @@ pub trait BalancerBackend: Send + Sync + 'static {
         &self,
         group: &str,
         member: &str,
-        asked: &Registration,
+        registration: &Registration,
     ) -> Result<RegisteredMember, RegistrationError>;
 
     /// Removes a registered member.

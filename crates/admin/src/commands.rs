@@ -75,8 +75,8 @@ pub(crate) enum AdminCommand {
 pub(crate) type CommandOutcome = Result<(StatusCode, Value), (StatusCode, String)>;
 
 /// Returns the outcome of an impossible command.
-pub(crate) fn rejection(why: String) -> (StatusCode, String) {
-    (StatusCode::UNPROCESSABLE_ENTITY, why)
+pub(crate) fn rejection(reason: String) -> (StatusCode, String) {
+    (StatusCode::UNPROCESSABLE_ENTITY, reason)
 }
 
 /// The body of a drain or undrain.
@@ -131,35 +131,35 @@ impl AdminCommand {
     /// # Errors
     /// The body or the query is invalid for this operation.
     pub(crate) fn parse(
-        by: ProcessKind,
-        verb: Operation,
-        named: PathNames<'_>,
+        process_kind: ProcessKind,
+        operation: Operation,
+        path_names: PathNames<'_>,
         query: &str,
         body: &[u8],
     ) -> Result<Self, String> {
-        if by == ProcessKind::Supervisor && verb != Operation::Shutdown && !query.is_empty() {
+        if process_kind == ProcessKind::Supervisor && operation != Operation::Shutdown && !query.is_empty() {
             return Err(format!("{query}: there is nothing to be said here"));
         }
-        let name = || named.object.unwrap_or_default().to_owned();
-        let process = |act| Self::Process { name: name(), act };
+        let object_name = || path_names.object.unwrap_or_default().to_owned();
+        let process = |act| Self::Process { name: object_name(), act };
         let target = || json_body::parse::<DrainBody>(body, "give {\"group\": …, \"member\": …}");
         let setting =
             || json_body::parse::<SettingBody>(body, "give {\"group\": …, \"key\": …, \"value\": …}");
-        Ok(match verb {
-            Operation::Drain | Operation::Undrain if by == ProcessKind::Lottery => {
+        Ok(match operation {
+            Operation::Drain | Operation::Undrain if process_kind == ProcessKind::Lottery => {
                 if body.iter().any(|byte| !b"{} \t\r\n".contains(byte)) && body.trim_ascii() != b"null" {
                     return Err("a lottery daemon is drained as a whole: send no body".into());
                 }
-                Self::DrainDaemon(verb == Operation::Drain)
+                Self::DrainDaemon(operation == Operation::Drain)
             }
-            Operation::Disable | Operation::Enable if by == ProcessKind::Lottery => {
-                let on = verb == Operation::Enable;
+            Operation::Disable | Operation::Enable if process_kind == ProcessKind::Lottery => {
+                let on = operation == Operation::Enable;
                 match parse_service(body)? {
                     Some(service) => Self::SetServiceEnabled { service, on },
                     None => Self::SetDaemonEnabled(on),
                 }
             }
-            Operation::Set if by == ProcessKind::Lottery => Self::SetDaemon(parse_setting(body)?),
+            Operation::Set if process_kind == ProcessKind::Lottery => Self::SetDaemon(parse_setting(body)?),
             Operation::KeyAccept => Self::RotateKey(parse_new_key(body)?),
             Operation::KeySeal => Self::RotateKey(KeyStep::Seal(parse_key_id(body)?)),
             Operation::KeyRetire => Self::RotateKey(KeyStep::Retire(parse_key_id(body)?)),
@@ -168,17 +168,18 @@ impl AdminCommand {
             Operation::ProcessRestart => process(ProcessCommand::Restart),
             Operation::ProcessReload => process(ProcessCommand::Reload),
             Operation::Shutdown => Self::Shutdown(parse_shutdown_mode(query)?),
-            Operation::Bind | Operation::Renew | Operation::Release => {
-                Self::Lease { group: name(), operation: lease::parse(verb, named.lease, body)? }
-            }
+            Operation::Bind | Operation::Renew | Operation::Release => Self::Lease {
+                group: object_name(),
+                operation: lease::parse(operation, path_names.lease, body)?,
+            },
             Operation::Register | Operation::Deregister => {
-                let member = named.member.unwrap_or_default().to_owned();
-                Self::Member { group: name(), member, operation: member::parse(verb, body)? }
+                let member = path_names.member.unwrap_or_default().to_owned();
+                Self::Member { group: object_name(), member, operation: member::parse(operation, body)? }
             }
             Operation::EndLeases => {
-                Self::EndLeases { group: name(), filter: lease::EndLeasesBody::parse(body)? }
+                Self::EndLeases { group: object_name(), filter: lease::EndLeasesBody::parse(body)? }
             }
-            Operation::Report => Self::Report(report::parse(body, by == ProcessKind::Balancer)?),
+            Operation::Report => Self::Report(report::parse(body, process_kind == ProcessKind::Balancer)?),
             Operation::Drain => Self::Drain(target()?),
             Operation::Undrain => Self::Undrain(target()?),
             Operation::Disable => Self::SetEnabled { target: SwitchBody::parse(body)?, on: false },
@@ -187,7 +188,7 @@ impl AdminCommand {
             Operation::Reload => Self::Reload,
             Operation::Upgrade => Self::Upgrade(parse_upgrade(body)?),
             Operation::Stop => Self::Stop,
-            looks => return Err(format!("{looks} does nothing")),
+            query_operation => return Err(format!("{query_operation} does nothing")),
         })
     }
 
@@ -242,7 +243,7 @@ impl AdminCommand {
             }
             Self::SetEnabled { target: SwitchTarget::Balancing(_), .. } => Some("balancing".to_owned()),
             Self::RotateKey(step) => Some(format!("key {}", step.id())),
-            Self::EndLeases { filter: whose, .. } => whose.member.clone(),
+            Self::EndLeases { filter, .. } => filter.member.clone(),
             Self::Member { member, .. } => Some(member.clone()),
             Self::Set(_)
             | Self::Reload
@@ -257,8 +258,8 @@ impl AdminCommand {
             | Self::Lease { .. }
             | Self::Shutdown(_) => None,
         };
-        let parts: Vec<String> = self.group().map(str::to_owned).into_iter().chain(member).collect();
-        (!parts.is_empty()).then(|| parts.join(" "))
+        let target_parts: Vec<String> = self.group().map(str::to_owned).into_iter().chain(member).collect();
+        (!target_parts.is_empty()).then(|| target_parts.join(" "))
     }
 
     /// Returns the other arguments for the audit log, without secrets.
@@ -268,10 +269,10 @@ impl AdminCommand {
             | Self::SetDaemon(lottery::DaemonSettingBody { key, value, .. }) => {
                 json!({"key": key, "value": value.chars().take(400).collect::<String>()})
             }
-            Self::Upgrade(wish) => json!({"binary": wish.binary}),
+            Self::Upgrade(request) => json!({"binary": request.binary}),
             Self::Shutdown(children) => json!({"children": children.response_text()}),
-            Self::EndLeases { filter: whose, .. } => json!({"from": whose.from}),
-            Self::Member { operation: ask, .. } => ask.arguments(),
+            Self::EndLeases { filter, .. } => json!({"from": filter.from}),
+            Self::Member { operation, .. } => operation.arguments(),
             _ => Value::Null,
         }
     }
@@ -279,133 +280,140 @@ impl AdminCommand {
 
 /// Parses the body of an upgrade, which may be empty.
 fn parse_upgrade(body: &[u8]) -> Result<UpgradeRequest, String> {
-    let wish = match body.trim_ascii() {
+    let request = match body.trim_ascii() {
         b"" | b"null" => UpgradeRequest::default(),
         body => json_body::parse(body, "give {\"binary\": …, \"timeout_seconds\": …}, or nothing")?,
     };
-    if let Some(seconds) = wish.timeout_seconds.filter(|seconds| !UPGRADE_SECONDS.contains(seconds)) {
+    if let Some(seconds) = request.timeout_seconds.filter(|seconds| !UPGRADE_SECONDS.contains(seconds)) {
         return Err(format!(
             "timeout_seconds: {seconds} is not between {} and {}",
             UPGRADE_SECONDS.start(),
             UPGRADE_SECONDS.end()
         ));
     }
-    Ok(wish)
+    Ok(request)
 }
 
 /// Executes a command and returns its outcome as JSON.
 pub(crate) async fn respond(
-    plane: &Arc<AdminEndpoint>,
-    order: AdminCommand,
-    deed: AuditedRequest,
+    endpoint: &Arc<AdminEndpoint>,
+    command: AdminCommand,
+    request: AuditedRequest,
 ) -> Response<ResponseBody> {
-    let order = match order {
+    let command = match command {
         // These are frequent and take microseconds: they do not wait for others, and are not logged.
-        AdminCommand::Report(report) => return record_report(&plane.backend, report),
-        AdminCommand::Lease { group, operation: ask } => {
-            let from = deed.from.parse::<SocketAddr>().ok().map(|from| from.ip().to_canonical());
-            return lease::respond(&plane.backend, &group, ask, from);
+        AdminCommand::Report(report) => return record_report(&endpoint.backend, report),
+        AdminCommand::Lease { group, operation } => {
+            let from = request.from.parse::<SocketAddr>().ok().map(|from| from.ip().to_canonical());
+            return lease::respond(&endpoint.backend, &group, operation, from);
         }
-        AdminCommand::Member { group, member, operation: ask } => {
-            if let Some(answer) = member::renew_unchanged(&plane.backend, &group, &member, &ask) {
+        AdminCommand::Member { group, member, operation } => {
+            if let Some(answer) = member::renew_unchanged(&endpoint.backend, &group, &member, &operation) {
                 return answer;
             }
-            AdminCommand::Member { group, member, operation: ask }
+            AdminCommand::Member { group, member, operation }
         }
-        order => order,
+        command => command,
     };
-    match execute_logged(plane, order, deed).await {
+    match execute_logged(endpoint, command, request).await {
         Ok((status, value)) => to_json(status, &value),
-        Err((status, why)) => error(status, why),
+        Err((status, reason)) => error(status, reason),
     }
 }
 
 /// Executes a command in its turn, logs it, and returns its outcome.
 pub(crate) async fn execute_logged(
-    plane: &Arc<AdminEndpoint>,
-    order: AdminCommand,
-    deed: AuditedRequest,
+    endpoint: &Arc<AdminEndpoint>,
+    command: AdminCommand,
+    request: AuditedRequest,
 ) -> CommandOutcome {
     // A named program would run with this process' rights: that requires more than a role.
-    if let AdminCommand::Upgrade(UpgradeRequest { binary: Some(_), .. }) = &order
-        && deed.caller.kind != CredentialKind::Unix
+    if let AdminCommand::Upgrade(UpgradeRequest { binary: Some(_), .. }) = &command
+        && request.caller.kind != CredentialKind::Unix
     {
-        let why = "a binary can be named by the control socket only: put the new one in the place of the one \
+        let reason = "a binary can be named by the control socket only: put the new one in the place of the one \
                    that runs, \
                    and name none";
-        plane.log_rejection(&deed, why);
-        return Err((StatusCode::FORBIDDEN, why.to_owned()));
+        endpoint.log_rejection(&request, reason);
+        return Err((StatusCode::FORBIDDEN, reason.to_owned()));
     }
-    let turn = match &order {
-        AdminCommand::Upgrade(_) => plane.locks.lock_upgrade(),
-        AdminCommand::Member { .. } => Ok(plane.locks.lock_member().await),
-        _ => plane.locks.lock_operator().await,
+    let guard = match &command {
+        AdminCommand::Upgrade(_) => endpoint.locks.lock_upgrade(),
+        AdminCommand::Member { .. } => Ok(endpoint.locks.lock_member().await),
+        _ => endpoint.locks.lock_operator().await,
     }
-    .map_err(|(status, why)| (status, why.to_owned()))?;
-    let (behind, audit) = (plane.backend.clone(), plane.audit().cloned());
-    let verb = deed.verb;
-    let done = tokio::task::spawn_blocking(move || {
+    .map_err(|(status, reason)| (status, reason.to_owned()))?;
+    let (backend, audit) = (endpoint.backend.clone(), endpoint.audit().cloned());
+    let operation = request.verb;
+    let task_result = tokio::task::spawn_blocking(move || {
         // The task ends with the operation, not when the client disconnects.
-        let _turn = turn;
-        let id = match audit.as_ref().map(|audit| audit.begin_change(&deed)).transpose() {
+        let _guard = guard;
+        let id = match audit.as_ref().map(|audit| audit.begin_change(&request)).transpose() {
             Ok(id) => id,
-            Err(why) => {
-                return Err((StatusCode::SERVICE_UNAVAILABLE, format!("audit: {why}; nothing was changed")));
+            Err(reason) => {
+                return Err((
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    format!("audit: {reason}; nothing was changed"),
+                ));
             }
         };
-        let outcome = match &behind {
-            AdminBackend::Balancer(subject) => order.execute(&**subject),
-            AdminBackend::Lottery(daemon) => lottery::execute(&**daemon, order),
-            AdminBackend::Supervisor(supervisor) => supervisor::execute(&**supervisor, order),
+        let outcome = match &backend {
+            AdminBackend::Balancer(balancer) => command.execute(&**balancer),
+            AdminBackend::Lottery(daemon) => lottery::execute(&**daemon, command),
+            AdminBackend::Supervisor(supervisor) => supervisor::execute(&**supervisor, command),
         };
         if let (Some(audit), Some(id)) = (&audit, id) {
-            audit.end_change(id, &deed, outcome.as_ref().map(drop).map_err(|(_, why)| why.as_str()));
+            audit.end_change(id, &request, outcome.as_ref().map(drop).map_err(|(_, reason)| reason.as_str()));
         }
-        let who = format!("{} from {}", deed.caller, deed.from);
+        let caller_description = format!("{} from {}", request.caller, request.from);
         match &outcome {
-            Ok((_, value)) => tracing::info!("{verb} by {who}: {value}"),
-            Err((_, why)) => tracing::warn!("{verb} by {who} failed: {why}"),
+            Ok((_, value)) => tracing::info!("{operation} by {caller_description}: {value}"),
+            Err((_, reason)) => tracing::warn!("{operation} by {caller_description} failed: {reason}"),
         }
         outcome
     });
-    done.await.unwrap_or_else(|why| Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{verb}: {why}"))))
+    task_result
+        .await
+        .unwrap_or_else(|reason| Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{operation}: {reason}"))))
 }
 
 impl AdminCommand {
-    fn execute(self, subject: &dyn BalancerBackend) -> CommandOutcome {
+    fn execute(self, balancer: &dyn BalancerBackend) -> CommandOutcome {
         match self {
             Self::Drain(DrainBody { group, member }) => {
-                subject.drain(group.as_deref(), &member).map_err(rejection)?;
+                balancer.drain(group.as_deref(), &member).map_err(rejection)?;
                 Ok((StatusCode::OK, json!({"draining": member})))
             }
             Self::Undrain(DrainBody { group, member }) => {
-                subject.undrain(group.as_deref(), &member).map_err(rejection)?;
+                balancer.undrain(group.as_deref(), &member).map_err(rejection)?;
                 Ok((StatusCode::OK, json!({"undrained": member})))
             }
-            Self::SetEnabled { target: what, on } => {
-                let changes = subject.set_enabled(&what, on).map_err(rejection)?;
+            Self::SetEnabled { target, on } => {
+                let changes = balancer.set_enabled(&target, on).map_err(rejection)?;
                 Ok((StatusCode::OK, json!({"changes": changes})))
             }
             Self::Set(SettingBody { group, key, value }) => {
-                let changes = subject.set(&group, &key, &value).map_err(rejection)?;
+                let changes = balancer.set(&group, &key, &value).map_err(rejection)?;
                 Ok((StatusCode::OK, json!({"changes": changes})))
             }
-            Self::EndLeases { group, filter: whose } => {
+            Self::EndLeases { group, filter } => {
                 let ended =
-                    subject.end_leases(&group, whose.member.as_deref(), whose.from).map_err(rejection)?;
+                    balancer.end_leases(&group, filter.member.as_deref(), filter.from).map_err(rejection)?;
                 Ok((StatusCode::OK, json!({"ended": ended})))
             }
-            Self::Member { group, member, operation: ask } => ask.execute(subject, &group, &member),
+            Self::Member { group, member, operation: member_operation } => {
+                member_operation.execute(balancer, &group, &member)
+            }
             Self::Reload => {
-                let changes = subject.reload().map_err(rejection)?;
+                let changes = balancer.reload().map_err(rejection)?;
                 Ok((StatusCode::OK, json!({"changes": changes})))
             }
-            Self::Upgrade(wish) => {
-                let upgraded = subject.upgrade(&wish).map_err(rejection)?;
+            Self::Upgrade(request) => {
+                let upgraded = balancer.upgrade(&request).map_err(rejection)?;
                 Ok((StatusCode::OK, json!(upgraded)))
             }
             Self::Stop => {
-                subject.stop();
+                balancer.stop();
                 Ok((StatusCode::ACCEPTED, json!({"stopping": true})))
             }
             // The path belongs to a balancer, so the operation is one of those above.
@@ -414,20 +422,20 @@ impl AdminCommand {
     }
 }
 
-fn record_report(behind: &AdminBackend, report: LoadReport) -> Response<ResponseBody> {
-    let taken = match behind {
-        AdminBackend::Balancer(subject) => subject.report(report),
+fn record_report(backend: &AdminBackend, report: LoadReport) -> Response<ResponseBody> {
+    let result = match backend {
+        AdminBackend::Balancer(balancer) => balancer.report(report),
         AdminBackend::Lottery(daemon) => daemon.report(report).map(|()| None),
         AdminBackend::Supervisor(_) => Err(ReportRejection::Unknown("a Supervisor takes no reports".into())),
     };
-    match taken {
+    match result {
         Ok(None) => response(StatusCode::NO_CONTENT, "text/plain", Either::Left(Full::default())),
-        Ok(Some(shed)) => {
-            let shed = json!({"share": shed.share, "epoch": shed.epoch});
-            to_json(StatusCode::OK, &json!({"shed": shed}))
+        Ok(Some(shed_decision)) => {
+            let shed_json = json!({"share": shed_decision.share, "epoch": shed_decision.epoch});
+            to_json(StatusCode::OK, &json!({"shed": shed_json}))
         }
-        Err(ReportRejection::Unknown(why)) => error(StatusCode::NOT_FOUND, why),
-        Err(ReportRejection::Invalid(why)) => error(StatusCode::UNPROCESSABLE_ENTITY, why),
-        Err(ReportRejection::RateLimited(why)) => error(StatusCode::TOO_MANY_REQUESTS, why),
+        Err(ReportRejection::Unknown(reason)) => error(StatusCode::NOT_FOUND, reason),
+        Err(ReportRejection::Invalid(reason)) => error(StatusCode::UNPROCESSABLE_ENTITY, reason),
+        Err(ReportRejection::RateLimited(reason)) => error(StatusCode::TOO_MANY_REQUESTS, reason),
     }
 }

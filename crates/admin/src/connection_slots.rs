@@ -66,9 +66,9 @@ impl ConnectionSlot {
     }
 
     /// Sets the task that an eviction aborts.
-    pub(crate) fn set_task(&self, visit: AbortHandle) {
+    pub(crate) fn set_task(&self, task: AbortHandle) {
         // The task is set only once.
-        let _ = self.task.set(visit);
+        let _ = self.task.set(task);
     }
 
     fn is_evictable(&self) -> bool {
@@ -77,8 +77,8 @@ impl ConnectionSlot {
 
     /// Evicts the connection and returns its slot.
     fn evict(&self) -> Option<OwnedSemaphorePermit> {
-        if let Some(visit) = self.task.get() {
-            visit.abort();
+        if let Some(task) = self.task.get() {
+            task.abort();
         }
         self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -86,96 +86,98 @@ impl ConnectionSlot {
 
 impl ConnectionSlots {
     /// Creates `places` slots. `is_open` means that clients need not authenticate.
-    pub(crate) fn new(places: u32, is_open: bool) -> Self {
-        Self { slots: Arc::new(Semaphore::new(places as usize)), evictable: Mutex::default(), is_open }
+    pub(crate) fn new(max_connections: u32, is_open: bool) -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(max_connections as usize)),
+            evictable: Mutex::default(),
+            is_open,
+        }
     }
 
     /// Returns a slot for a connection from an address; `None` if there is none.
     pub(crate) fn acquire(&self, from: &str) -> Option<Arc<ConnectionSlot>> {
         let source = from.parse::<SocketAddr>().ok().map(|from| source_network(from.ip()));
-        let mut strangers = lock(&self.evictable);
-        strangers.retain(|guest| guest.upgrade().is_some_and(|guest| guest.is_evictable()));
-        let free = || self.slots.clone().try_acquire_owned().ok();
-        let own = if self.is_open { None } else { evict_from(&mut strangers, source, MAX_UNAUTHENTICATED) };
-        let place = match own.or_else(free) {
-            Some(place) => place,
+        let mut evictable = lock(&self.evictable);
+        evictable.retain(|slot| slot.upgrade().is_some_and(|slot| slot.is_evictable()));
+        let acquire_free = || self.slots.clone().try_acquire_owned().ok();
+        let evicted =
+            if self.is_open { None } else { evict_from(&mut evictable, source, MAX_UNAUTHENTICATED) };
+        let permit = match evicted.or_else(acquire_free) {
+            Some(permit) => permit,
             None => {
-                let (most, count) = most_crowded_source(&strangers)?;
-                let fewer = || strangers.iter().filter(|guest| is_from(guest, source)).count() + 2 <= count;
-                let place = if self.is_open && !fewer() {
+                let (crowded_source, count) = most_crowded_source(&evictable)?;
+                let is_from_smaller =
+                    || evictable.iter().filter(|slot| is_from(slot, source)).count() + 2 <= count;
+                let position = if self.is_open && !is_from_smaller() {
                     // Only sources with at least as many connections: the new one's own, or a larger one.
-                    let counts = count_by_source(&strangers);
-                    let of = |source: Option<IpAddr>| counts.get(&source).map_or(0, |(count, _)| *count);
-                    longest_idle(&strangers, |guest| of(guest.source) >= of(source))
+                    let counts = count_by_source(&evictable);
+                    let count_of =
+                        |source: Option<IpAddr>| counts.get(&source).map_or(0, |(count, _)| *count);
+                    longest_idle(&evictable, |slot| count_of(slot.source) >= count_of(source))
                 } else if self.is_open {
                     // An idle connection of that source is preferred.
-                    longest_idle(&strangers, |guest| guest.source == most)
-                        .or_else(|| strangers.iter().position(|guest| is_from(guest, most)))
+                    longest_idle(&evictable, |slot| slot.source == crowded_source)
+                        .or_else(|| evictable.iter().position(|slot| is_from(slot, crowded_source)))
                 } else {
-                    strangers.iter().position(|guest| is_from(guest, most))
+                    evictable.iter().position(|slot| is_from(slot, crowded_source))
                 };
-                strangers.remove(place?)?.upgrade()?.evict()?
+                evictable.remove(position?)?.upgrade()?.evict()?
             }
         };
-        let (proved, place) = (AtomicBool::new(false), Mutex::new(Some(place)));
-        let (visit, waits) = (OnceLock::new(), AtomicU64::new(0));
-        let guest = Arc::new(ConnectionSlot {
-            source,
-            is_authenticated: proved,
-            permit: place,
-            task: visit,
-            idle_since: waits,
-        });
-        strangers.push_back(Arc::downgrade(&guest));
-        Some(guest)
+        let (is_authenticated, permit) = (AtomicBool::new(false), Mutex::new(Some(permit)));
+        let (task, idle_since) = (OnceLock::new(), AtomicU64::new(0));
+        let slot = Arc::new(ConnectionSlot { source, is_authenticated, permit, task, idle_since });
+        evictable.push_back(Arc::downgrade(&slot));
+        Some(slot)
     }
 }
 
 /// Returns the slot of a source's oldest unauthenticated connection, if the source has at least `many`.
 fn evict_from(
-    strangers: &mut VecDeque<Weak<ConnectionSlot>>,
+    evictable: &mut VecDeque<Weak<ConnectionSlot>>,
     source: Option<IpAddr>,
-    many: usize,
+    limit: usize,
 ) -> Option<OwnedSemaphorePermit> {
-    if strangers.iter().filter(|guest| is_from(guest, source)).count() < many {
+    if evictable.iter().filter(|slot| is_from(slot, source)).count() < limit {
         return None;
     }
-    let first = strangers.iter().position(|guest| is_from(guest, source))?;
-    strangers.remove(first)?.upgrade()?.evict()
+    let first = evictable.iter().position(|slot| is_from(slot, source))?;
+    evictable.remove(first)?.upgrade()?.evict()
 }
 
 /// Returns the index of the longest idle connection among those that count; `None` if none is idle.
 fn longest_idle(
-    strangers: &VecDeque<Weak<ConnectionSlot>>,
-    counts: impl Fn(&ConnectionSlot) -> bool,
+    evictable: &VecDeque<Weak<ConnectionSlot>>,
+    is_candidate: impl Fn(&ConnectionSlot) -> bool,
 ) -> Option<usize> {
-    let since = |guest: &Weak<ConnectionSlot>| {
-        let guest = guest.upgrade().filter(|guest| counts(guest))?;
-        Some(guest.idle_since.load(Ordering::Relaxed)).filter(|since| *since > 0)
+    let idle_since = |slot: &Weak<ConnectionSlot>| {
+        let slot = slot.upgrade().filter(|slot| is_candidate(slot))?;
+        Some(slot.idle_since.load(Ordering::Relaxed)).filter(|since| *since > 0)
     };
-    let waiting = strangers.iter().enumerate().filter_map(|(place, guest)| Some((since(guest)?, place)));
-    waiting.min().map(|(_, place)| place)
+    let idle_slots =
+        evictable.iter().enumerate().filter_map(|(index, slot)| Some((idle_since(slot)?, index)));
+    idle_slots.min().map(|(_, index)| index)
 }
 
-fn is_from(guest: &Weak<ConnectionSlot>, source: Option<IpAddr>) -> bool {
-    guest.upgrade().is_some_and(|guest| guest.source == source)
+fn is_from(slot: &Weak<ConnectionSlot>, source: Option<IpAddr>) -> bool {
+    slot.upgrade().is_some_and(|slot| slot.source == source)
 }
 
 /// Returns the source with the most unauthenticated connections, and their number; the earliest one of
 /// several.
-fn most_crowded_source(strangers: &VecDeque<Weak<ConnectionSlot>>) -> Option<(Option<IpAddr>, usize)> {
-    let most = count_by_source(strangers)
+fn most_crowded_source(evictable: &VecDeque<Weak<ConnectionSlot>>) -> Option<(Option<IpAddr>, usize)> {
+    let crowded = count_by_source(evictable)
         .into_iter()
         .max_by_key(|(_, (count, first))| (*count, std::cmp::Reverse(*first)));
-    most.map(|(source, (count, _))| (source, count))
+    crowded.map(|(source, (count, _))| (source, count))
 }
 
 /// Returns the number of unauthenticated connections of each source, and the index of the first.
-fn count_by_source(strangers: &VecDeque<Weak<ConnectionSlot>>) -> HashMap<Option<IpAddr>, (usize, usize)> {
+fn count_by_source(evictable: &VecDeque<Weak<ConnectionSlot>>) -> HashMap<Option<IpAddr>, (usize, usize)> {
     let mut counts: HashMap<Option<IpAddr>, (usize, usize)> = HashMap::new();
-    for (place, guest) in strangers.iter().enumerate() {
-        if let Some(guest) = guest.upgrade() {
-            counts.entry(guest.source).or_insert((0, place)).0 += 1;
+    for (index, slot) in evictable.iter().enumerate() {
+        if let Some(slot) = slot.upgrade() {
+            counts.entry(slot.source).or_insert((0, index)).0 += 1;
         }
     }
     counts
@@ -192,115 +194,127 @@ fn source_network(address: IpAddr) -> IpAddr {
     }
 }
 
-fn lock(strangers: &Mutex<VecDeque<Weak<ConnectionSlot>>>) -> MutexGuard<'_, VecDeque<Weak<ConnectionSlot>>> {
-    strangers.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(evictable: &Mutex<VecDeque<Weak<ConnectionSlot>>>) -> MutexGuard<'_, VecDeque<Weak<ConnectionSlot>>> {
+    evictable.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn lobby(places: u32) -> ConnectionSlots {
-        ConnectionSlots::new(places, false)
+    fn connection_slots(max_connections: u32) -> ConnectionSlots {
+        ConnectionSlots::new(max_connections, false)
     }
 
-    fn inside(guest: &ConnectionSlot) -> bool {
-        guest.permit.lock().unwrap().is_some()
+    fn has_permit(slot: &ConnectionSlot) -> bool {
+        slot.permit.lock().unwrap().is_some()
     }
 
     #[test]
     fn strangers_make_room_and_those_who_are_known_stay() {
-        let lobby = lobby(3);
-        let [known, one, two] =
-            ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2"].map(|from| lobby.acquire(from).unwrap());
-        known.mark_authenticated();
+        let slots = connection_slots(3);
+        let [authenticated, first, second] =
+            ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2"].map(|from| slots.acquire(from).unwrap());
+        authenticated.mark_authenticated();
         // The oldest connection of the largest source.
-        let three = lobby.acquire("10.0.0.3:1").unwrap();
-        assert!(inside(&known) && !inside(&one) && inside(&two) && inside(&three));
+        let third = slots.acquire("10.0.0.3:1").unwrap();
+        assert!(
+            has_permit(&authenticated) && !has_permit(&first) && has_permit(&second) && has_permit(&third)
+        );
         // One each: the oldest of all.
-        let four = lobby.acquire("10.0.0.4:1").unwrap();
-        assert!(inside(&known) && !inside(&two) && inside(&three) && inside(&four));
-        three.mark_authenticated();
-        four.mark_authenticated();
-        assert!(lobby.acquire("10.0.0.5:1").is_none(), "nobody has to go");
-        drop(known);
-        assert!(lobby.acquire("10.0.0.5:1").is_some());
+        let fourth = slots.acquire("10.0.0.4:1").unwrap();
+        assert!(
+            has_permit(&authenticated) && !has_permit(&second) && has_permit(&third) && has_permit(&fourth)
+        );
+        third.mark_authenticated();
+        fourth.mark_authenticated();
+        assert!(slots.acquire("10.0.0.5:1").is_none(), "nobody has to go");
+        drop(authenticated);
+        assert!(slots.acquire("10.0.0.5:1").is_some());
     }
 
     #[test]
     fn a_source_has_so_many_and_no_more() {
-        let lobby = lobby(256);
+        let slots = connection_slots(256);
         let address = |port: usize| format!("[2001:db8::{port:x}]:{port}");
-        let guests: Vec<_> =
-            (1..=MAX_UNAUTHENTICATED + 10).map(|port| lobby.acquire(&address(port)).unwrap()).collect();
-        let held: Vec<bool> = guests.iter().map(|guest| inside(guest)).collect();
-        assert_eq!(held.iter().filter(|held| **held).count(), MAX_UNAUTHENTICATED);
-        assert!(held[..10].iter().all(|held| !held), "the first of them went");
-        assert_eq!(lobby.slots.available_permits(), 256 - MAX_UNAUTHENTICATED);
-        let other = lobby.acquire("[2001:db8:0:1::1]:1").unwrap();
-        assert!(inside(&other) && inside(&guests[10]));
-        drop((guests, other));
-        assert_eq!(lobby.slots.available_permits(), 256);
+        let acquired: Vec<_> =
+            (1..=MAX_UNAUTHENTICATED + 10).map(|port| slots.acquire(&address(port)).unwrap()).collect();
+        let has_permits: Vec<bool> = acquired.iter().map(|slot| has_permit(slot)).collect();
+        assert_eq!(has_permits.iter().filter(|held| **held).count(), MAX_UNAUTHENTICATED);
+        assert!(has_permits[..10].iter().all(|held| !held), "the first of them went");
+        assert_eq!(slots.slots.available_permits(), 256 - MAX_UNAUTHENTICATED);
+        let other_source = slots.acquire("[2001:db8:0:1::1]:1").unwrap();
+        assert!(has_permit(&other_source) && has_permit(&acquired[10]));
+        drop((acquired, other_source));
+        assert_eq!(slots.slots.available_permits(), 256);
     }
 
     #[test]
     fn where_all_are_welcome_one_source_cannot_keep_the_others_out() {
-        let lobby = ConnectionSlots::new(4, true);
-        let flood = |port: u16| lobby.acquire(&format!("10.0.0.9:{port}"));
-        let guests: Vec<_> = (1..=4).map(|port| flood(port).unwrap()).collect();
-        assert!(flood(5).is_none(), "its own are not sent away for it");
-        let one = lobby.acquire("10.0.0.1:1").unwrap();
-        let two = lobby.acquire("10.0.0.2:1").unwrap();
-        assert!(!inside(&guests[0]) && !inside(&guests[1]) && inside(&guests[2]) && inside(&guests[3]));
-        assert!(flood(6).is_none() && inside(&one) && inside(&two));
-        let again = lobby.acquire("10.0.0.1:2");
-        assert!(again.is_none() && inside(&guests[2]), "both would have two");
-        drop(one);
-        assert!(flood(7).is_some(), "what is free is for everybody");
+        let slots = ConnectionSlots::new(4, true);
+        let acquire_flood = |port: u16| slots.acquire(&format!("10.0.0.9:{port}"));
+        let flood_slots: Vec<_> = (1..=4).map(|port| acquire_flood(port).unwrap()).collect();
+        assert!(acquire_flood(5).is_none(), "its own are not sent away for it");
+        let first = slots.acquire("10.0.0.1:1").unwrap();
+        let second = slots.acquire("10.0.0.2:1").unwrap();
+        assert!(
+            !has_permit(&flood_slots[0])
+                && !has_permit(&flood_slots[1])
+                && has_permit(&flood_slots[2])
+                && has_permit(&flood_slots[3])
+        );
+        assert!(acquire_flood(6).is_none() && has_permit(&first) && has_permit(&second));
+        let second_from_same = slots.acquire("10.0.0.1:2");
+        assert!(second_from_same.is_none() && has_permit(&flood_slots[2]), "both would have two");
+        drop(first);
+        assert!(acquire_flood(7).is_some(), "what is free is for everybody");
     }
 
     #[test]
     fn whoever_is_waited_for_longest_goes_first_whoever_comes() {
         for from in ["10.0.0.9:9", "unix"] {
-            let lobby = ConnectionSlots::new(3, true);
-            let [served, first, second] = [1, 2, 3].map(|_| lobby.acquire(from).unwrap());
+            let slots = ConnectionSlots::new(3, true);
+            let [served, first, second] = [1, 2, 3].map(|_| slots.acquire(from).unwrap());
             first.mark_idle();
             served.mark_idle();
             second.mark_idle();
             served.mark_busy();
-            let scrape = lobby.acquire(from).unwrap();
-            assert!(inside(&served) && !inside(&first) && inside(&second) && inside(&scrape));
+            let newcomer = slots.acquire(from).unwrap();
+            assert!(
+                has_permit(&served) && !has_permit(&first) && has_permit(&second) && has_permit(&newcomer)
+            );
             first.mark_idle();
-            let next = lobby.acquire(from).unwrap();
-            assert!(inside(&served) && !inside(&second) && inside(&scrape) && inside(&next));
-            assert!(lobby.acquire(from).is_none(), "something is being done for all of them");
+            let next = slots.acquire(from).unwrap();
+            assert!(
+                has_permit(&served) && !has_permit(&second) && has_permit(&newcomer) && has_permit(&next)
+            );
+            assert!(slots.acquire(from).is_none(), "something is being done for all of them");
         }
     }
 
     #[test]
     fn a_crowd_takes_no_place_of_those_who_are_fewer() {
-        let lobby = ConnectionSlots::new(3, true);
+        let slots = ConnectionSlots::new(3, true);
         let [other, first, second] =
-            ["10.0.0.1:1", "10.0.0.9:1", "10.0.0.9:2"].map(|from| lobby.acquire(from).unwrap());
-        [&other, &first, &second].iter().for_each(|guest| guest.mark_idle());
-        let third = lobby.acquire("10.0.0.9:3").unwrap();
-        assert!(inside(&other) && !inside(&first) && inside(&second) && inside(&third));
+            ["10.0.0.1:1", "10.0.0.9:1", "10.0.0.9:2"].map(|from| slots.acquire(from).unwrap());
+        [&other, &first, &second].iter().for_each(|slot| slot.mark_idle());
+        let third = slots.acquire("10.0.0.9:3").unwrap();
+        assert!(has_permit(&other) && !has_permit(&first) && has_permit(&second) && has_permit(&third));
     }
 
     #[test]
     fn of_a_crowd_goes_who_has_nothing_to_say() {
-        let lobby = ConnectionSlots::new(3, true);
-        let [follows, silent, other] =
-            [1, 2, 3].map(|port| lobby.acquire(&format!("10.0.0.9:{port}")).unwrap());
-        silent.mark_idle();
-        let newcomer = lobby.acquire("10.0.0.1:1").unwrap();
-        assert!(inside(&follows) && !inside(&silent) && inside(&other) && inside(&newcomer));
+        let slots = ConnectionSlots::new(3, true);
+        let [busy, idle, other] = [1, 2, 3].map(|port| slots.acquire(&format!("10.0.0.9:{port}")).unwrap());
+        idle.mark_idle();
+        let newcomer = slots.acquire("10.0.0.1:1").unwrap();
+        assert!(has_permit(&busy) && !has_permit(&idle) && has_permit(&other) && has_permit(&newcomer));
     }
 
     #[test]
     fn where_it_is_not_known_from_where_nobody_has_to_go() {
-        let lobby = ConnectionSlots::new(1, true);
-        let guest = lobby.acquire("unix").unwrap();
-        assert!(lobby.acquire("unix").is_none() && inside(&guest));
+        let slots = ConnectionSlots::new(1, true);
+        let slot = slots.acquire("unix").unwrap();
+        assert!(slots.acquire("unix").is_none() && has_permit(&slot));
     }
 }

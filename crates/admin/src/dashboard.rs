@@ -57,9 +57,9 @@ pub(crate) fn is_form_path(path: &str) -> bool {
 }
 
 /// Returns `true` if a request for the index asks for HTML, as browsers do.
-pub(crate) fn wants_html(plane: &AdminEndpoint, headers: &HeaderMap) -> bool {
-    let html = header(headers, ACCEPT).is_some_and(|accept| accept.contains("text/html"));
-    html && plane.serves(Operation::Dashboard.route())
+pub(crate) fn wants_html(endpoint: &AdminEndpoint, headers: &HeaderMap) -> bool {
+    let accepts_html = header(headers, ACCEPT).is_some_and(|accept| accept.contains("text/html"));
+    accepts_html && endpoint.serves(Operation::Dashboard.route())
 }
 
 /// Redirects to the dashboard.
@@ -67,63 +67,69 @@ pub(crate) fn redirect_home() -> Response<ResponseBody> {
     redirect(urls::ROOT)
 }
 
-fn redirect(place: &'static str) -> Response<ResponseBody> {
-    let mut answer = render::with_security_headers(text(StatusCode::SEE_OTHER, format!("see {place}\n")));
-    answer.headers_mut().insert(LOCATION, HeaderValue::from_static(place));
-    answer
+fn redirect(location: &'static str) -> Response<ResponseBody> {
+    let mut response =
+        render::with_security_headers(text(StatusCode::SEE_OTHER, format!("see {location}\n")));
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static(location));
+    response
 }
 
 /// Responds to a browser that uses a foreign host name.
-pub(crate) fn wrong_host(why: &str) -> Response<ResponseBody> {
-    render::with_security_headers(text(StatusCode::MISDIRECTED_REQUEST, format!("{why}\n")))
+pub(crate) fn wrong_host(reason: &str) -> Response<ResponseBody> {
+    render::with_security_headers(text(StatusCode::MISDIRECTED_REQUEST, format!("{reason}\n")))
 }
 
 /// Handles requests before authentication: the style sheet and the sign-in form are public. Returns the
 /// request if there is more to do, or the response.
 pub(crate) async fn open(
-    plane: &AdminEndpoint,
-    arrival: &PeerConnection,
+    endpoint: &AdminEndpoint,
+    peer: &PeerConnection,
     path: &str,
     request: Request<Incoming>,
 ) -> Result<Request<Incoming>, Response<ResponseBody>> {
-    let reads = request.method() == Method::GET || request.method() == Method::HEAD;
+    let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
     match PageUrl::parse(path) {
-        Some(PageUrl::Asset(name)) if reads => {
-            let none = || {
+        Some(PageUrl::Asset(name)) if is_read => {
+            let not_found = || {
                 message_page(
-                    plane,
+                    endpoint,
                     &Caller::unauthenticated(),
                     StatusCode::NOT_FOUND,
                     "There is no such file.".into(),
                 )
             };
-            Err(render::asset(&name).unwrap_or_else(none))
+            Err(render::asset(&name).unwrap_or_else(not_found))
         }
-        Some(PageUrl::SignIn) if plane.accepts_tokens() && reads => {
-            Err(sign_in_page(plane, StatusCode::OK, None))
+        Some(PageUrl::SignIn) if endpoint.accepts_tokens() && is_read => {
+            Err(sign_in_page(endpoint, StatusCode::OK, None))
         }
-        Some(PageUrl::SignIn) if plane.accepts_tokens() && request.method() == Method::POST => {
-            Err(handle_sign_in(plane, arrival, request).await)
+        Some(PageUrl::SignIn) if endpoint.accepts_tokens() && request.method() == Method::POST => {
+            Err(handle_sign_in(endpoint, peer, request).await)
         }
         Some(PageUrl::SignOut) if request.method() == Method::POST => {
-            let own = csrf::check_origin(request.headers(), plane.is_secured());
+            let origin_check = csrf::check_origin(request.headers(), endpoint.is_secured());
             let _ = read_body(request).await;
-            let mut answer = match own {
+            let mut response = match origin_check {
                 Ok(()) => redirect(urls::ROOT),
-                Err(why) => {
-                    return Err(message_page(plane, &Caller::unauthenticated(), StatusCode::FORBIDDEN, why));
+                Err(reason) => {
+                    return Err(message_page(
+                        endpoint,
+                        &Caller::unauthenticated(),
+                        StatusCode::FORBIDDEN,
+                        reason,
+                    ));
                 }
             };
-            set_token_cookie(&mut answer, None);
-            Err(answer)
+            set_token_cookie(&mut response, None);
+            Err(response)
         }
         _ => Ok(request),
     }
 }
 
-fn set_token_cookie(answer: &mut Response<ResponseBody>, token: Option<&str>) {
+fn set_token_cookie(response: &mut Response<ResponseBody>, token: Option<&str>) {
     if let Ok(value) = HeaderValue::from_str(&csrf::set_cookie(token)) {
-        answer.headers_mut().insert(SET_COOKIE, value);
+        response.headers_mut().insert(SET_COOKIE, value);
     }
 }
 
@@ -134,43 +140,51 @@ struct SignInPage {
     tokens: bool,
 }
 
-fn sign_in_page(plane: &AdminEndpoint, status: StatusCode, why: Option<String>) -> Response<ResponseBody> {
-    let mut base = PageFrame::new("Sign in", plane, &Caller::unauthenticated());
+fn sign_in_page(
+    endpoint: &AdminEndpoint,
+    status: StatusCode,
+    reason: Option<String>,
+) -> Response<ResponseBody> {
+    let mut base = PageFrame::new("Sign in", endpoint, &Caller::unauthenticated());
     base.sign_in = false;
-    render::render_page(status, "sign_in.html", &SignInPage { base, why, tokens: plane.accepts_tokens() })
+    render::render_page(
+        status,
+        "sign_in.html",
+        &SignInPage { base, why: reason, tokens: endpoint.accepts_tokens() },
+    )
 }
 
 /// Handles the sign-in form: the browser stores a valid token as a cookie.
 async fn handle_sign_in(
-    plane: &AdminEndpoint,
-    arrival: &PeerConnection,
+    endpoint: &AdminEndpoint,
+    peer: &PeerConnection,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
-    let own = csrf::check_origin(request.headers(), plane.is_secured());
+    let origin_check = csrf::check_origin(request.headers(), endpoint.is_secured());
     let body = match read_body(request).await {
         Ok(body) => body,
-        Err(answer) => return answer,
+        Err(response) => return response,
     };
-    if let Err(why) = own {
-        return sign_in_page(plane, StatusCode::FORBIDDEN, Some(why));
+    if let Err(reason) = origin_check {
+        return sign_in_page(endpoint, StatusCode::FORBIDDEN, Some(reason));
     }
-    let form = parse_fields(&String::from_utf8_lossy(&body));
-    let token = urls::first_field(&form, "token").unwrap_or_default().trim().to_owned();
-    let shown = plane.token_credential(token.clone()).filter(|_| csrf::is_token(&token));
-    let judged = match shown {
-        Some(shown) => shown.verify().await,
+    let fields = parse_fields(&String::from_utf8_lossy(&body));
+    let token = urls::first_field(&fields, "token").unwrap_or_default().trim().to_owned();
+    let credential = endpoint.token_credential(token.clone()).filter(|_| csrf::is_token(&token));
+    let verified = match credential {
+        Some(credential) => credential.verify().await,
         None => Err("that is no token: it has letters, digits and three parts with dots between".into()),
     };
-    match judged {
+    match verified {
         Ok(_) => {
-            arrival.slot.mark_authenticated();
-            let mut answer = redirect(urls::ROOT);
-            set_token_cookie(&mut answer, Some(&token));
-            answer
+            peer.slot.mark_authenticated();
+            let mut response = redirect(urls::ROOT);
+            set_token_cookie(&mut response, Some(&token));
+            response
         }
-        Err(why) => {
-            plane.log_rejected_connection(&arrival.origin, &why);
-            sign_in_page(plane, StatusCode::UNAUTHORIZED, Some(why))
+        Err(reason) => {
+            endpoint.log_rejected_connection(&peer.origin, &reason);
+            sign_in_page(endpoint, StatusCode::UNAUTHORIZED, Some(reason))
         }
     }
 }
@@ -178,17 +192,18 @@ async fn handle_sign_in(
 /// Responds to an unauthenticated caller with the sign-in page, and the status and the challenges of
 /// `answer`.
 pub(crate) fn unauthenticated(
-    plane: &AdminEndpoint,
-    answer: Response<ResponseBody>,
-    why: String,
+    endpoint: &AdminEndpoint,
+    response: Response<ResponseBody>,
+    reason: String,
 ) -> Response<ResponseBody> {
-    let mut page = sign_in_page(plane, answer.status(), Some(why));
-    for (name, value) in answer.headers().iter().filter(|(name, _)| *name == hyper::header::WWW_AUTHENTICATE)
+    let mut page = sign_in_page(endpoint, response.status(), Some(reason));
+    for (name, value) in
+        response.headers().iter().filter(|(name, _)| *name == hyper::header::WWW_AUTHENTICATE)
     {
         page.headers_mut().append(name.clone(), value.clone());
     }
     // An expired token would take precedence over a valid certificate.
-    if plane.accepts_tokens() {
+    if endpoint.accepts_tokens() {
         set_token_cookie(&mut page, None);
     }
     page
@@ -196,12 +211,12 @@ pub(crate) fn unauthenticated(
 
 /// Responds to an authenticated caller without the permission.
 pub(crate) fn forbidden(
-    plane: &AdminEndpoint,
+    endpoint: &AdminEndpoint,
     caller: &Caller,
     status: StatusCode,
-    why: String,
+    reason: String,
 ) -> Response<ResponseBody> {
-    message_page(plane, caller, status, why)
+    message_page(endpoint, caller, status, reason)
 }
 
 #[derive(Serialize)]
@@ -212,43 +227,45 @@ struct MessagePage {
 }
 
 fn message_page(
-    plane: &AdminEndpoint,
+    endpoint: &AdminEndpoint,
     caller: &Caller,
     status: StatusCode,
-    says: String,
+    message: String,
 ) -> Response<ResponseBody> {
     let title = status.canonical_reason().unwrap_or("Error").to_owned();
-    let base = PageFrame::new(&title, plane, caller);
-    render::render_page(status, "message.html", &MessagePage { base, title, says })
+    let base = PageFrame::new(&title, endpoint, caller);
+    render::render_page(status, "message.html", &MessagePage { base, title, says: message })
 }
 
 /// Shows a page.
 pub(crate) async fn show_page(
-    plane: &Arc<AdminEndpoint>,
+    endpoint: &Arc<AdminEndpoint>,
     caller: Caller,
     request: &Request<Incoming>,
 ) -> Response<ResponseBody> {
     let path = request.uri().path();
     let query = parse_fields(request.uri().query().unwrap_or_default());
-    let none = || {
+    let not_found = || {
         message_page(
-            plane,
+            endpoint,
             &caller,
             StatusCode::NOT_FOUND,
             "There is no such page. The overview has what there is.".into(),
         )
     };
-    let Some(place) = PageUrl::parse(path) else { return none() };
-    if place == PageUrl::Live {
-        return sse::begin_stream(plane, caller, request.method() == Method::HEAD, &query);
+    let Some(page_url) = PageUrl::parse(path) else { return not_found() };
+    if page_url == PageUrl::Live {
+        return sse::begin_stream(endpoint, caller, request.method() == Method::HEAD, &query);
     }
-    if let (PageUrl::WhatIf(group), AdminBackend::Balancer(subject)) = (&place, &plane.backend) {
-        return solve_what_if(plane, subject, &caller, group, &query, path).await.unwrap_or_else(none);
+    if let (PageUrl::WhatIf(group), AdminBackend::Balancer(balancer)) = (&page_url, &endpoint.backend) {
+        return solve_what_if(endpoint, balancer, &caller, group, &query, path)
+            .await
+            .unwrap_or_else(not_found);
     }
-    match build_page(plane, &caller, &place, path, &query).await {
+    match build_page(endpoint, &caller, &page_url, path, &query).await {
         Ok(Some(text)) => render::html_response(text),
-        Ok(None) => none(),
-        Err(why) => message_page(plane, &caller, StatusCode::BAD_REQUEST, why),
+        Ok(None) => not_found(),
+        Err(reason) => message_page(endpoint, &caller, StatusCode::BAD_REQUEST, reason),
     }
 }
 
@@ -257,112 +274,114 @@ pub(crate) async fn show_page(
 /// # Errors
 /// The reason why the parameters are invalid.
 async fn build_page(
-    plane: &Arc<AdminEndpoint>,
+    endpoint: &Arc<AdminEndpoint>,
     caller: &Caller,
-    place: &PageUrl,
+    page_url: &PageUrl,
     path: &str,
     query: &[(String, String)],
 ) -> Result<Option<Result<String, String>>, String> {
-    let subject = match &plane.backend {
-        AdminBackend::Balancer(subject) => subject,
-        AdminBackend::Lottery(daemon) if *place == PageUrl::Home => {
-            return Ok(Some(lottery_and_supervisor::lottery_response(plane, daemon, caller, path).await));
+    let balancer = match &endpoint.backend {
+        AdminBackend::Balancer(balancer) => balancer,
+        AdminBackend::Lottery(daemon) if *page_url == PageUrl::Home => {
+            return Ok(Some(lottery_and_supervisor::lottery_response(endpoint, daemon, caller, path).await));
         }
-        AdminBackend::Supervisor(supervisor) if *place == PageUrl::Home => {
+        AdminBackend::Supervisor(supervisor) if *page_url == PageUrl::Home => {
             return Ok(Some(
-                lottery_and_supervisor::supervisor_response(plane, supervisor, caller, path).await,
+                lottery_and_supervisor::supervisor_response(endpoint, supervisor, caller, path).await,
             ));
         }
         _ => return Ok(None),
     };
-    build_balancer_page(plane, &**subject, caller, place, path, query)
+    build_balancer_page(endpoint, &**balancer, caller, page_url, path, query)
 }
 
 fn build_balancer_page(
-    plane: &AdminEndpoint,
-    subject: &dyn BalancerBackend,
+    endpoint: &AdminEndpoint,
+    balancer: &dyn BalancerBackend,
     caller: &Caller,
-    place: &PageUrl,
+    page_url: &PageUrl,
     path: &str,
     query: &[(String, String)],
 ) -> Result<Option<Result<String, String>>, String> {
-    let eye = PageContext::new(plane, subject, caller);
-    let made = match place {
-        PageUrl::Home => Some(render::render_text("home.html", &pages::home_page(&eye, path))),
+    let page_context = PageContext::new(endpoint, balancer, caller);
+    let rendered = match page_url {
+        PageUrl::Home => Some(render::render_text("home.html", &pages::home_page(&page_context, path))),
         PageUrl::Group(group) => {
-            pages::group_page(&eye, group, path).map(|page| render::render_text("group.html", &page))
+            pages::group_page(&page_context, group, path).map(|page| render::render_text("group.html", &page))
         }
-        PageUrl::Member { group, member } => member::member_page(&eye, group, member, path)
+        PageUrl::Member { group, member } => member::member_page(&page_context, group, member, path)
             .map(|page| render::render_text("member.html", &page)),
-        PageUrl::Events => Some(render::render_text("events.html", &log::events_page(&eye, path))),
+        PageUrl::Events => Some(render::render_text("events.html", &log::events_page(&page_context, path))),
         PageUrl::Event(seq) => {
-            log::event_page(&eye, *seq, path).map(|page| render::render_text("event.html", &page))
+            log::event_page(&page_context, *seq, path).map(|page| render::render_text("event.html", &page))
         }
-        PageUrl::Process => Some(render::render_text("process.html", &process::process_page(&eye, path))),
+        PageUrl::Process => {
+            Some(render::render_text("process.html", &process::process_page(&page_context, path)))
+        }
         PageUrl::Action => {
-            let wanted = RequestedAction::parse(query)?;
-            Some(render::render_text("act.html", &actions::confirm_page(&eye, &wanted, path)?))
+            let action = RequestedAction::parse(query)?;
+            Some(render::render_text("act.html", &actions::confirm_page(&page_context, &action, path)?))
         }
         _ => None,
     };
-    Ok(made)
+    Ok(rendered)
 }
 
 /// Solves the model of a group on a thread that may block; one at a time.
 async fn solve_what_if(
-    plane: &Arc<AdminEndpoint>,
-    subject: &Arc<dyn BalancerBackend>,
+    endpoint: &Arc<AdminEndpoint>,
+    balancer: &Arc<dyn BalancerBackend>,
     caller: &Caller,
     group: &str,
     query: &[(String, String)],
     path: &str,
 ) -> Option<Response<ResponseBody>> {
-    let (ask, page) = what_if::read_inputs(&PageContext::new(plane, &**subject, caller), group, query)?;
-    let _turn = plane.locks.slow_query.lock().await;
-    let (solver, asked) = (Arc::clone(subject), ask.clone());
-    let found = tokio::task::spawn_blocking(move || what_if::solve(&*solver, &asked)).await;
-    let found = found.unwrap_or_else(|why| Err(why.to_string()));
-    let eye = PageContext::new(plane, &**subject, caller);
-    let page = what_if::what_if_page(&eye, &ask, page, found, path);
+    let (input, page) = what_if::read_inputs(&PageContext::new(endpoint, &**balancer, caller), group, query)?;
+    let _guard = endpoint.locks.slow_query.lock().await;
+    let (solver, input_copy) = (Arc::clone(balancer), input.clone());
+    let result = tokio::task::spawn_blocking(move || what_if::solve(&*solver, &input_copy)).await;
+    let result = result.unwrap_or_else(|reason| Err(reason.to_string()));
+    let page_context = PageContext::new(endpoint, &**balancer, caller);
+    let page = what_if::what_if_page(&page_context, &input, page, result, path);
     Some(render::render_page(StatusCode::OK, "suppose.html", &page))
 }
 
 /// Reads the action of a form, if a page of the dashboard sent it and the user confirmed it. Otherwise
 /// returns the response.
 pub(crate) async fn read_form(
-    plane: &AdminEndpoint,
+    endpoint: &AdminEndpoint,
     caller: &Caller,
     request: Request<Incoming>,
 ) -> Result<RequestedAction, Response<ResponseBody>> {
-    let own = csrf::check_origin(request.headers(), plane.is_secured());
+    let origin_check = csrf::check_origin(request.headers(), endpoint.is_secured());
     let body = read_body(request).await?;
-    let refuse = |status, why| message_page(plane, caller, status, why);
-    if !matches!(plane.backend, AdminBackend::Balancer(_)) {
-        return Err(refuse(
+    let reject = |status, reason| message_page(endpoint, caller, status, reason);
+    if !matches!(endpoint.backend, AdminBackend::Balancer(_)) {
+        return Err(reject(
             StatusCode::NOT_FOUND,
             "Nothing is done here by forms: use the command line.".into(),
         ));
     }
-    if plane.capability != EndpointCapability::Command {
-        let why = actions::unavailable_reason(plane, caller, Operation::Drain, "").unwrap_or_default();
-        return Err(refuse(StatusCode::FORBIDDEN, why));
+    if endpoint.capability != EndpointCapability::Command {
+        let reason = actions::unavailable_reason(endpoint, caller, Operation::Drain, "").unwrap_or_default();
+        return Err(reject(StatusCode::FORBIDDEN, reason));
     }
-    if let Err(why) = own {
-        return Err(refuse(StatusCode::FORBIDDEN, why));
+    if let Err(reason) = origin_check {
+        return Err(reject(StatusCode::FORBIDDEN, reason));
     }
     match actions::read_confirmed(&parse_fields(&String::from_utf8_lossy(&body)), caller) {
-        Ok(wanted) => Ok(wanted),
-        Err(why) => Err(refuse(StatusCode::FORBIDDEN, why)),
+        Ok(action) => Ok(action),
+        Err(reason) => Err(reject(StatusCode::FORBIDDEN, reason)),
     }
 }
 
 /// Responds with the outcome.
 pub(crate) fn outcome_page(
-    plane: &AdminEndpoint,
+    endpoint: &AdminEndpoint,
     caller: &Caller,
-    wanted: &RequestedAction,
+    action: &RequestedAction,
     outcome: &CommandOutcome,
 ) -> Response<ResponseBody> {
-    let (status, page) = actions::outcome_page(plane, caller, wanted, outcome);
+    let (status, page) = actions::outcome_page(endpoint, caller, action, outcome);
     render::render_page(status, "act.html", &page)
 }

@@ -163,32 +163,36 @@ impl AdminEndpoint {
     ///
     /// # Errors
     /// The reason for the rejection, and a remedy.
-    pub(crate) fn check_host<B>(&self, request: &Request<B>, verb: Option<Operation>) -> Result<(), String> {
-        let checked = match self.capability {
+    pub(crate) fn check_host<B>(
+        &self,
+        request: &Request<B>,
+        operation: Option<Operation>,
+    ) -> Result<(), String> {
+        let is_checked = match self.capability {
             _ if self.is_secured() => false,
             // Health checks may use any name, and learn only that the process is there.
-            EndpointCapability::Query => verb != Some(Operation::Health),
+            EndpointCapability::Query => operation != Some(Operation::Health),
             // No browser opens a unix socket by itself; pages are for a proxy in front of it.
-            EndpointCapability::Command => verb == Some(Operation::Dashboard),
+            EndpointCapability::Command => operation == Some(Operation::Dashboard),
             // The reports endpoint rejects requests of web pages by their `Origin`.
             EndpointCapability::Report => false,
         };
-        if checked { host::check(request, &self.host_names) } else { Ok(()) }
+        if is_checked { host::check(request, &self.host_names) } else { Ok(()) }
     }
 
     /// Sets whether the reports endpoint grants leases.
-    pub(crate) fn with_leases(self, lends: bool) -> Self {
-        Self { grants_leases: lends, ..self }
+    pub(crate) fn with_leases(self, grants_leases: bool) -> Self {
+        Self { grants_leases, ..self }
     }
 
     /// Sets whether the reports endpoint registers members.
-    pub(crate) fn with_registration(self, registers: bool) -> Self {
-        Self { registers_members: registers, ..self }
+    pub(crate) fn with_registration(self, registers_members: bool) -> Self {
+        Self { registers_members, ..self }
     }
 
     /// Requires authentication and access rules.
-    pub(crate) fn with_authenticator(self, guard: EndpointAuthenticator) -> Self {
-        Self { authenticator: Some(guard), ..self }
+    pub(crate) fn with_authenticator(self, authenticator: EndpointAuthenticator) -> Self {
+        Self { authenticator: Some(authenticator), ..self }
     }
 
     /// Returns `true` if the reports endpoint grants leases.
@@ -241,7 +245,7 @@ impl AdminEndpoint {
 
     /// Returns `true` if the endpoint accepts tokens.
     pub(crate) fn accepts_tokens(&self) -> bool {
-        self.authenticator.as_ref().is_some_and(|guard| guard.tokens.is_some())
+        self.authenticator.as_ref().is_some_and(|authenticator| authenticator.tokens.is_some())
     }
 
     /// Returns `true` if the endpoint uses TLS and authenticates its callers.
@@ -262,98 +266,109 @@ impl AdminEndpoint {
     /// There is no credential, or none that the endpoint accepts.
     pub(crate) fn credential(
         &self,
-        arrival: &PeerConnection,
+        peer: &PeerConnection,
         headers: &HeaderMap,
-        kept: Option<String>,
+        cookie_token: Option<String>,
     ) -> Result<PresentedCredential, String> {
-        let Some(guard) = &self.authenticator else {
-            return Ok(PresentedCredential::Caller(arrival.caller.clone()));
+        let Some(authenticator) = &self.authenticator else {
+            return Ok(PresentedCredential::Caller(peer.caller.clone()));
         };
-        if arrival.caller.is_expired() {
+        if peer.caller.is_expired() {
             return Err("the client certificate has expired: come again with another".into());
         }
         if !headers.contains_key(AUTHORIZATION)
-            && let Some(token) = kept.and_then(|kept| self.token_credential(kept))
+            && let Some(token) = cookie_token.and_then(|cookie_token| self.token_credential(cookie_token))
         {
             return Ok(token);
         }
-        let mut sent = headers.get_all(AUTHORIZATION).iter();
-        let sent = match (sent.next(), sent.next()) {
-            (None, _) if arrival.caller.kind == CredentialKind::None => {
+        let mut header_values = headers.get_all(AUTHORIZATION).iter();
+        let authorization = match (header_values.next(), header_values.next()) {
+            (None, _) if peer.caller.kind == CredentialKind::None => {
                 return Err(format!(
                     "no credential: come with a client certificate{}",
-                    guard.other_schemes()
+                    authenticator.other_schemes()
                 ));
             }
-            (None, _) => return Ok(PresentedCredential::Caller(arrival.caller.clone())),
-            (Some(sent), None) => sent.to_str().unwrap_or_default(),
+            (None, _) => return Ok(PresentedCredential::Caller(peer.caller.clone())),
+            (Some(authorization), None) => authorization.to_str().unwrap_or_default(),
             (Some(_), Some(_)) => return Err("more than one Authorization".into()),
         };
-        let (scheme, text) = sent.split_once(' ').unwrap_or_default();
-        let is = |name: &str| scheme.eq_ignore_ascii_case(name);
-        match (&guard.tokens, &guard.tickets) {
-            (Some(tokens), _) if is("bearer") => {
+        let (scheme, text) = authorization.split_once(' ').unwrap_or_default();
+        let is_scheme = |name: &str| scheme.eq_ignore_ascii_case(name);
+        match (&authenticator.tokens, &authenticator.tickets) {
+            (Some(tokens), _) if is_scheme("bearer") => {
                 Ok(PresentedCredential::Token { tokens: Arc::clone(tokens), text: text.trim().to_owned() })
             }
-            (_, Some(tickets)) if is("negotiate") => {
-                let channel = arrival.channel.ok_or("tickets count over TLS only")?;
+            (_, Some(tickets)) if is_scheme("negotiate") => {
+                let channel = peer.channel.ok_or("tickets count over TLS only")?;
                 Ok(PresentedCredential::Ticket(tickets.ticket(text.trim(), channel)))
             }
-            (None, _) if is("bearer") => Err("tokens do not count here: there is no [admin.jwt]".into()),
-            (_, None) if is("negotiate") => {
+            (None, _) if is_scheme("bearer") => {
+                Err("tokens do not count here: there is no [admin.jwt]".into())
+            }
+            (_, None) if is_scheme("negotiate") => {
                 Err("tickets do not count here: there is no [admin.kerberos]".into())
             }
-            _ => Err(format!("that Authorization does not count here: give none{}", guard.other_schemes())),
+            _ => Err(format!(
+                "that Authorization does not count here: give none{}",
+                authenticator.other_schemes()
+            )),
         }
     }
 
     /// Returns the available authentication schemes: values of `WWW-Authenticate`.
     pub(crate) fn schemes(&self) -> impl Iterator<Item = &'static str> {
-        let tickets = self.authenticator.as_ref().is_some_and(|guard| guard.tickets.is_some());
+        let tickets =
+            self.authenticator.as_ref().is_some_and(|authenticator| authenticator.tickets.is_some());
         ["Bearer"].into_iter().chain(tickets.then_some("Negotiate"))
     }
 
     /// Returns a caller's permission for an operation under the current rules.
-    pub(crate) fn granted_scope(&self, caller: &Caller, verb: Operation) -> GrantedScope {
-        let Some(guard) = &self.authenticator else { return GrantedScope::All };
+    pub(crate) fn granted_scope(&self, caller: &Caller, operation: Operation) -> GrantedScope {
+        let Some(authenticator) = &self.authenticator else { return GrantedScope::All };
         // Only a stream can live that long.
         if caller.is_expired() {
             return GrantedScope::Denied;
         }
-        let look = guard.rules.current();
-        match &look.change {
+        let rules = authenticator.rules.current();
+        match &rules.change {
             None => {}
             Some(Ok(())) => {
-                tracing::info!("the access rules were read anew: {} grants", look.value.grant_count());
+                tracing::info!("the access rules were read anew: {} grants", rules.value.grant_count());
                 self.log_rules_change(Ok(()));
             }
-            Some(Err(why)) => {
-                tracing::warn!("the access rules that were read before stay: {why}");
-                self.log_rules_change(Err(why));
+            Some(Err(reason)) => {
+                tracing::warn!("the access rules that were read before stay: {reason}");
+                self.log_rules_change(Err(reason));
             }
         }
-        look.value.granted_scope(caller, verb)
+        rules.value.granted_scope(caller, operation)
     }
 
     fn log_rules_change(&self, outcome: Result<(), &str>) {
         let Some(audit) = &self.audit else { return };
         let (caller, from) = (Caller::unauthenticated(), "file".to_owned());
-        let deed = AuditedRequest { caller, from, verb: "access", target: None, arguments: Value::Null };
-        audit.log_change(&deed, outcome);
+        let request = AuditedRequest { caller, from, verb: "access", target: None, arguments: Value::Null };
+        audit.log_change(&request, outcome);
     }
 
     /// Logs a rejected connection or request.
-    pub(crate) fn log_rejection(&self, deed: &AuditedRequest, why: &str) {
+    pub(crate) fn log_rejection(&self, request: &AuditedRequest, reason: &str) {
         match &self.audit {
-            Some(audit) => audit.log_rejection(deed, why),
-            None => tracing::debug!("{} refused to {} {:?}: {why}", deed.verb, deed.from, deed.caller.name),
+            Some(audit) => audit.log_rejection(request, reason),
+            None => tracing::debug!(
+                "{} refused to {} {:?}: {reason}",
+                request.verb,
+                request.from,
+                request.caller.name
+            ),
         }
     }
 
     /// Logs a connection that was rejected before any request.
-    pub(crate) fn log_rejected_connection(&self, from: &str, why: &str) {
+    pub(crate) fn log_rejected_connection(&self, from: &str, reason: &str) {
         let (caller, from) = (Caller::unauthenticated(), from.to_owned());
-        let deed = AuditedRequest { caller, from, verb: "connect", target: None, arguments: Value::Null };
-        self.log_rejection(&deed, why);
+        let request = AuditedRequest { caller, from, verb: "connect", target: None, arguments: Value::Null };
+        self.log_rejection(&request, reason);
     }
 }

@@ -34,9 +34,9 @@ const BATCH: usize = 64;
 
 /// Removes the entries that a caller may not see. The text of entries about the whole process may quote any
 /// group, so callers with some groups see only that they occurred.
-pub(crate) fn retain_visible(entries: &mut Vec<EventEntry>, permit: &GrantedScope) {
-    entries.retain(|entry| permit.covers(&entry.group));
-    if *permit != GrantedScope::All {
+pub(crate) fn retain_visible(entries: &mut Vec<EventEntry>, scope: &GrantedScope) {
+    entries.retain(|entry| scope.covers(&entry.group));
+    if *scope != GrantedScope::All {
         entries.iter_mut().filter(|entry| entry.group.is_empty()).for_each(|entry| entry.why.clear());
     }
 }
@@ -44,61 +44,61 @@ pub(crate) fn retain_visible(entries: &mut Vec<EventEntry>, permit: &GrantedScop
 /// Sends the entries above `since` (all kept ones, if it is `None`) and then each new one that `caller` may
 /// see. The stream ends when the client disconnects, has no permission left, or the admin plane ends.
 pub(crate) async fn stream(
-    plane: Arc<AdminEndpoint>,
-    subject: Arc<dyn BalancerBackend>,
+    endpoint: Arc<AdminEndpoint>,
+    balancer: Arc<dyn BalancerBackend>,
     caller: Caller,
-    since: Option<u64>,
-    mut out: Sender<Bytes>,
+    since_seq: Option<u64>,
+    mut sender: Sender<Bytes>,
     _slot: OwnedSemaphorePermit,
 ) {
     // An error means that the client has disconnected.
-    let _ = send_entries(&plane, &*subject, &caller, since, &mut out).await;
+    let _ = send_entries(&endpoint, &*balancer, &caller, since_seq, &mut sender).await;
 }
 
 async fn send_entries(
-    plane: &AdminEndpoint,
-    subject: &dyn BalancerBackend,
+    endpoint: &AdminEndpoint,
+    balancer: &dyn BalancerBackend,
     caller: &Caller,
-    since: Option<u64>,
-    out: &mut Sender<Bytes>,
+    since_seq: Option<u64>,
+    sender: &mut Sender<Bytes>,
 ) -> Result<(), SendError> {
-    out.send_data("retry: 2000\n\n".into()).await?;
-    let mut cursor = since;
+    sender.send_data("retry: 2000\n\n".into()).await?;
+    let mut cursor = since_seq;
     let mut heartbeat = Instant::now() + HEARTBEAT;
     loop {
         // Called before the read, so that no event is missed between the two.
-        let changed = subject.next_change();
-        let last = plane.has_ended();
-        let mut fresh = subject.events(cursor.unwrap_or(0));
+        let next_change = balancer.next_change();
+        let has_ended = endpoint.has_ended();
+        let mut entries = balancer.events(cursor.unwrap_or(0));
         // The rules may have changed since the stream began.
-        let permit = plane.granted_scope(caller, Operation::Events);
-        if permit == GrantedScope::Denied {
+        let scope = endpoint.granted_scope(caller, Operation::Events);
+        if scope == GrantedScope::Denied {
             return Ok(());
         }
-        if let (Some(cursor), Some(first)) = (cursor, fresh.first())
-            && first.seq > cursor + 1
+        if let (Some(cursor), Some(first_entry)) = (cursor, entries.first())
+            && first_entry.seq > cursor + 1
         {
-            let missed = first.seq - cursor - 1;
-            out.send_data(format!("event: lagged\ndata: {{\"missed\":{missed}}}\n\n").into()).await?;
+            let missed = first_entry.seq - cursor - 1;
+            sender.send_data(format!("event: lagged\ndata: {{\"missed\":{missed}}}\n\n").into()).await?;
         }
-        cursor = fresh.last().map(|entry| entry.seq).or(cursor).or(Some(0));
-        retain_visible(&mut fresh, &permit);
-        for batch in fresh.chunks(BATCH) {
-            out.send_data(batch.iter().map(format_event).collect::<String>().into()).await?;
+        cursor = entries.last().map(|entry| entry.seq).or(cursor).or(Some(0));
+        retain_visible(&mut entries, &scope);
+        for batch in entries.chunks(BATCH) {
+            sender.send_data(batch.iter().map(format_event).collect::<String>().into()).await?;
             heartbeat = Instant::now() + HEARTBEAT;
         }
-        if last {
+        if has_ended {
             return Ok(());
         }
-        let news = async {
-            changed.await;
+        let next_entries = async {
+            next_change.await;
             sleep(READ_INTERVAL).await;
         };
         tokio::select! {
-            () = news => {}
-            () = plane.wait_for_end() => {}
+            () = next_entries => {}
+            () = endpoint.wait_for_end() => {}
             () = sleep_until(heartbeat) => {
-                out.send_data(": alive\n\n".into()).await?;
+                sender.send_data(": alive\n\n".into()).await?;
                 heartbeat = Instant::now() + HEARTBEAT;
             }
         }

@@ -24,13 +24,18 @@ pub(crate) fn check<B>(request: &Request<B>, names: &[Box<str>]) -> Result<(), S
     };
     let name = without_port(host).to_ascii_lowercase();
     let name = name.strip_suffix('.').unwrap_or(&name);
-    let own = || {
+    let is_system_name = || {
         let system = rustix::system::uname();
-        system.nodename().to_str().is_ok_and(|own| name.eq_ignore_ascii_case(own))
+        system.nodename().to_str().is_ok_and(|node_name| name.eq_ignore_ascii_case(node_name))
     };
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
-    let named = || names.iter().any(|known| **known == *name);
-    if address || name == "localhost" || name.ends_with(".localhost") || named() || own() {
+    let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    let is_configured = || names.iter().any(|allowed_name| **allowed_name == *name);
+    if is_address
+        || name == "localhost"
+        || name.ends_with(".localhost")
+        || is_configured()
+        || is_system_name()
+    {
         return Ok(());
     }
     let name: String = name.chars().take(100).collect();
@@ -57,7 +62,7 @@ fn without_port(host: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn asked(hosts: &[&str], names: &[&str]) -> Result<(), String> {
+    fn check_host(hosts: &[&str], names: &[&str]) -> Result<(), String> {
         let request = hosts.iter().fold(Request::builder(), |request, host| request.header(HOST, *host));
         let names: Vec<Box<str>> = names.iter().map(|name| Box::from(*name)).collect();
         check(&request.body(()).unwrap(), &names)
@@ -65,7 +70,7 @@ mod tests {
 
     #[test]
     fn names_of_others_are_not_ours() {
-        for good in [
+        for valid_host in [
             "127.0.0.1:9900",
             "10.0.0.1",
             "[::1]:9900",
@@ -75,11 +80,11 @@ mod tests {
             "localhost.",
             "a.localhost:1",
         ] {
-            assert_eq!(asked(&[good], &[]), Ok(()), "{good}");
+            assert_eq!(check_host(&[valid_host], &[]), Ok(()), "{valid_host}");
         }
-        let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        assert_eq!(asked(&[&format!("{own}:9900")], &[]), Ok(()));
-        for bad in [
+        let node_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        assert_eq!(check_host(&[&format!("{node_name}:9900")], &[]), Ok(()));
+        for invalid_host in [
             "evil.example",
             "evil.example:9900",
             "127.0.0.1.evil.example",
@@ -87,20 +92,27 @@ mod tests {
             "",
             "127.0.0.1:x",
         ] {
-            assert!(asked(&[bad], &["lb1.example.org"]).is_err(), "{bad}");
+            assert!(check_host(&[invalid_host], &["lb1.example.org"]).is_err(), "{invalid_host}");
         }
-        assert!(asked(&[], &[]).is_err());
+        assert!(check_host(&[], &[]).is_err());
         assert_eq!(check(&Request::builder().version(Version::HTTP_10).body(()).unwrap(), &[]), Ok(()));
-        assert!(asked(&["127.0.0.1", "evil.example"], &[]).is_err());
+        assert!(check_host(&["127.0.0.1", "evil.example"], &[]).is_err());
     }
 
     #[test]
     fn names_that_are_configured_are_ours() {
-        for good in ["lb1.example.org", "LB1.example.org:9900", "lb1.example.org."] {
-            assert_eq!(asked(&[good], &["other.example.org", "lb1.example.org"]), Ok(()), "{good}");
+        for valid_host in ["lb1.example.org", "LB1.example.org:9900", "lb1.example.org."] {
+            assert_eq!(
+                check_host(&[valid_host], &["other.example.org", "lb1.example.org"]),
+                Ok(()),
+                "{valid_host}"
+            );
         }
-        for bad in ["example.org", "a.lb1.example.org", "lb2.example.org"] {
-            assert!(asked(&[bad], &["lb1.example.org"]).unwrap_err().contains("names in [admin]"), "{bad}");
+        for invalid_host in ["example.org", "a.lb1.example.org", "lb2.example.org"] {
+            assert!(
+                check_host(&[invalid_host], &["lb1.example.org"]).unwrap_err().contains("names in [admin]"),
+                "{invalid_host}"
+            );
         }
     }
 }

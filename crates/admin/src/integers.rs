@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer};
 ///
 /// # Errors
 /// The value is not such an integer.
-pub(crate) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    let number = f64::deserialize(from)?;
-    let whole = number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
+pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    let is_whole = number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
     // The conversion is exact: the number was checked.
-    if whole {
+    if is_whole {
         Ok(number as u32)
     } else {
         Err(D::Error::custom(format_args!("{number} is no whole number that fits")))
@@ -23,10 +23,10 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error>
 ///
 /// # Errors
 /// The value is neither.
-pub(crate) fn whole_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+pub(crate) fn whole_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     #[derive(Deserialize)]
     struct WholeNumber(#[serde(deserialize_with = "whole")] u32);
-    Ok(Option::<WholeNumber>::deserialize(from)?.map(|WholeNumber(number)| number))
+    Ok(Option::<WholeNumber>::deserialize(deserializer)?.map(|WholeNumber(number)| number))
 }
 
 #[cfg(test)]
@@ -42,7 +42,9 @@ mod tests {
     }
 
     fn read(text: &str) -> Result<(u32, Option<u32>), String> {
-        serde_json::from_str(text).map(|IntegerBody { id, most }| (id, most)).map_err(|why| why.to_string())
+        serde_json::from_str(text)
+            .map(|IntegerBody { id, most }| (id, most))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -50,8 +52,8 @@ mod tests {
         assert_eq!(read(r#"{"id": 7}"#), Ok((7, None)));
         assert_eq!(read(r#"{"id": 7.0, "most": 1506.0}"#), Ok((7, Some(1506))));
         assert_eq!(read(r#"{"id": 4.294967295e9, "most": null}"#), Ok((u32::MAX, None)));
-        for wrong in ["7.5", "-1", "4294967296", "1e300", "\"7\"", "null"] {
-            read(&format!(r#"{{"id": {wrong}}}"#)).unwrap_err();
+        for invalid in ["7.5", "-1", "4294967296", "1e300", "\"7\"", "null"] {
+            read(&format!(r#"{{"id": {invalid}}}"#)).unwrap_err();
         }
         assert!(read(r#"{"id": 1, "most": 0.5}"#).unwrap_err().contains("0.5 is no whole number"));
     }

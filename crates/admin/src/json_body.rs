@@ -7,33 +7,38 @@ use serde::de::DeserializeOwned;
 ///
 /// # Errors
 /// It is not JSON, or has another structure.
-pub(crate) fn parse<T: DeserializeOwned>(body: &[u8], give: &str) -> Result<T, String> {
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8], hint: &str) -> Result<T, String> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let read = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let field = error.path().to_string();
-        let why = without_rust_types(&error.inner().to_string());
+        let message = without_rust_types(&error.inner().to_string());
         // The path of the whole body is a dot; the error of an unknown field already contains its name.
-        if field == "." || why.starts_with("unknown field") { why } else { format!("{field}: {why}") }
+        if field == "." || message.starts_with("unknown field") {
+            message
+        } else {
+            format!("{field}: {message}")
+        }
     });
-    read.and_then(|read| match deserializer.end() {
-        Ok(()) => Ok(read),
-        Err(error) => Err(error.to_string()),
-    })
-    .map_err(|why| format!("the body: {}; {give}", shorten(&why)))
+    value
+        .and_then(|value| match deserializer.end() {
+            Ok(()) => Ok(value),
+            Err(error) => Err(error.to_string()),
+        })
+        .map_err(|message| format!("the body: {}; {hint}", shorten(&message)))
 }
 
 /// Shortens an error for display: names of fields may have any length and contents.
-fn shorten(why: &str) -> String {
-    const LONGEST: usize = 500;
-    why.chars().take(LONGEST).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+fn shorten(message: &str) -> String {
+    const MAX_LENGTH: usize = 500;
+    message.chars().take(MAX_LENGTH).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 /// Replaces the names of numeric types by the terms of JSON.
-fn without_rust_types(why: &str) -> String {
-    let number = why.replace("expected f64", "expected a number");
-    ["u16", "u32", "u64", "usize"]
-        .iter()
-        .fold(number, |why, kind| why.replace(&format!("expected {kind}"), "expected a whole number"))
+fn without_rust_types(message: &str) -> String {
+    let message = message.replace("expected f64", "expected a number");
+    ["u16", "u32", "u64", "usize"].iter().fold(message, |message, kind| {
+        message.replace(&format!("expected {kind}"), "expected a whole number")
+    })
 }
 
 #[cfg(test)]
@@ -53,7 +58,7 @@ mod tests {
 
     #[test]
     fn an_error_names_the_field() {
-        for (body, told) in [
+        for (body, expected) in [
             (
                 r#"{"values": {"cpu": "1"}}"#,
                 "the body: values.cpu: invalid type: string \"1\", expected a number at line 1 column 22; \
@@ -75,7 +80,7 @@ mod tests {
             ),
             (r#"{"id": 7} {}"#, "the body: trailing characters at line 1 column 11; give it"),
         ] {
-            assert_eq!(super::parse::<ExampleBody>(body.as_bytes(), "give it").unwrap_err(), told);
+            assert_eq!(super::parse::<ExampleBody>(body.as_bytes(), "give it").unwrap_err(), expected);
         }
         let right: ExampleBody = super::parse(br#"{"id": 7, "values": {"cpu": 1}}"#, "").unwrap();
         assert_eq!((right.id, right.values["cpu"]), (Some(7), 1.0));

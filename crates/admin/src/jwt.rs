@@ -23,7 +23,7 @@ use crate::reload::WatchedFiles;
 /// The tolerance for clocks, in seconds.
 const LEEWAY: u64 = 30;
 /// The maximum length of a token, in bytes.
-const LONGEST: usize = 8 * 1024;
+const MAX_TOKEN_LENGTH: usize = 8 * 1024;
 
 /// The conditions on tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,14 +71,14 @@ enum TokenError {
 }
 
 impl From<String> for TokenError {
-    fn from(why: String) -> Self {
-        Self::Invalid(why)
+    fn from(reason: String) -> Self {
+        Self::Invalid(reason)
     }
 }
 
 impl From<&str> for TokenError {
-    fn from(why: &str) -> Self {
-        Self::Invalid(why.into())
+    fn from(reason: &str) -> Self {
+        Self::Invalid(reason.into())
     }
 }
 
@@ -98,8 +98,8 @@ impl TokenVerifier {
             KeySet::File(path) => {
                 let name = path.display().to_string();
                 KeySource::File(WatchedFiles::open(vec![path.clone()], move |bytes| {
-                    let set = bytes.first().map_or(&[][..], Vec::as_slice);
-                    keys(set).map_err(|why| format!("{name}: {why}"))
+                    let key_set = bytes.first().map_or(&[][..], Vec::as_slice);
+                    keys(key_set).map_err(|error| format!("{name}: {error}"))
                 })?)
             }
             KeySet::Published { url, authorities } => {
@@ -111,8 +111,8 @@ impl TokenVerifier {
 
     /// Fetches the published keys while the runtime lives.
     pub(crate) fn keep(&self) {
-        if let KeySource::Published(remote) = &self.keys {
-            tokio::spawn(Arc::clone(remote).keep());
+        if let KeySource::Published(resource) = &self.keys {
+            tokio::spawn(Arc::clone(resource).keep());
         }
     }
 
@@ -121,29 +121,29 @@ impl TokenVerifier {
     /// # Errors
     /// The reason why the token is invalid, without its contents.
     pub(crate) async fn check(&self, token: &str) -> Result<Caller, String> {
-        let again = match (self.verify_cached(token), &self.keys) {
-            (Err(TokenError::UnknownKey), KeySource::Published(remote)) if remote.refresh().await => {
+        let verified = match (self.verify_cached(token), &self.keys) {
+            (Err(TokenError::UnknownKey), KeySource::Published(resource)) if resource.refresh().await => {
                 self.verify_cached(token)
             }
-            (judged, _) => judged,
+            (result, _) => result,
         };
-        again.map_err(|bad| match bad {
+        verified.map_err(|error| match error {
             TokenError::UnknownKey => "the token is signed by a key that is not known here".into(),
-            TokenError::Invalid(why) => why,
+            TokenError::Invalid(reason) => reason,
         })
     }
 
     fn verify_cached(&self, token: &str) -> Result<Caller, TokenError> {
         let keys = match &self.keys {
             KeySource::File(files) => files.current_or_log("the keys of tokens"),
-            KeySource::Published(remote) => remote.current().ok_or(TokenError::UnknownKey)?,
+            KeySource::Published(resource) => resource.current().ok_or(TokenError::UnknownKey)?,
         };
         verify_with(&keys, &self.config, token)
     }
 }
 
 fn verify_with(keys: &[VerificationKey], config: &JwtSettings, token: &str) -> Result<Caller, TokenError> {
-    if token.len() > LONGEST {
+    if token.len() > MAX_TOKEN_LENGTH {
         return Err("the token is too long".into());
     }
     let header = decode_header(token).map_err(|_| "the token is not one that is signed by a key")?;
@@ -157,17 +157,17 @@ fn verify_with(keys: &[VerificationKey], config: &JwtSettings, token: &str) -> R
     validation.set_issuer(&[&config.issuer]);
     validation.set_audience(&config.audience);
     validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-    let said = decode::<Map<String, Value>>(token, &key.key, &validation)
+    let token_data = decode::<Map<String, Value>>(token, &key.key, &validation)
         .map_err(|error| error_text(error.kind()))?;
-    Ok(caller_of(&said.claims)?)
+    Ok(caller_of(&token_data.claims)?)
 }
 
 /// Returns the key for a token. Without a key ID there must be only one candidate.
 fn select_key<'k>(keys: &'k [VerificationKey], header: &Header) -> Result<&'k VerificationKey, TokenError> {
-    let mut fitting = keys.iter().filter(|key| {
+    let mut matching_keys = keys.iter().filter(|key| {
         key.algorithm == header.alg && (header.kid.is_none() || key.id.as_ref() == header.kid.as_ref())
     });
-    match (fitting.next(), fitting.next()) {
+    match (matching_keys.next(), matching_keys.next()) {
         (Some(key), None) => Ok(key),
         (Some(_), Some(_)) => Err("the token does not say which of several keys signed it".into()),
         (None, _) => Err(TokenError::UnknownKey),
@@ -175,19 +175,19 @@ fn select_key<'k>(keys: &'k [VerificationKey], header: &Header) -> Result<&'k Ve
 }
 
 fn caller_of(claims: &Map<String, Value>) -> Result<Caller, String> {
-    let texts = |value: &Value| match value {
+    let to_texts = |value: &Value| match value {
         Value::String(text) => Some(vec![text.clone()]),
-        Value::Array(list) => list.iter().map(|one| one.as_str().map(str::to_owned)).collect(),
+        Value::Array(list) => list.iter().map(|element| element.as_str().map(str::to_owned)).collect(),
         _ => None,
     };
     let subject = claims.get("sub").and_then(Value::as_str).filter(|subject| !subject.is_empty());
     let subject = subject.ok_or("the token names no subject")?;
-    let told: BTreeMap<String, Vec<String>> =
-        claims.iter().filter_map(|(key, value)| Some((key.clone(), texts(value)?))).collect();
+    let claim_texts: BTreeMap<String, Vec<String>> =
+        claims.iter().filter_map(|(key, value)| Some((key.clone(), to_texts(value)?))).collect();
     // A number of seconds, not necessarily an integer (RFC 7519 section 2).
-    let until = claims.get("exp").and_then(Value::as_f64).ok_or("the token's exp is no number")?;
-    let until = Some((until as u64).saturating_add(LEEWAY));
-    Ok(Caller { valid_until: until, ..Caller::jwt(subject, told) })
+    let expires_at = claims.get("exp").and_then(Value::as_f64).ok_or("the token's exp is no number")?;
+    let expires_at = Some((expires_at as u64).saturating_add(LEEWAY));
+    Ok(Caller { valid_until: expires_at, ..Caller::jwt(subject, claim_texts) })
 }
 
 fn error_text(kind: &ErrorKind) -> &'static str {
@@ -203,15 +203,16 @@ fn error_text(kind: &ErrorKind) -> &'static str {
 }
 
 /// Returns the keys of a set that may sign tokens; others are ignored.
-fn keys(set: &[u8]) -> Result<Vec<VerificationKey>, String> {
+fn keys(key_set: &[u8]) -> Result<Vec<VerificationKey>, String> {
     #[derive(Deserialize)]
     struct RawKeySet {
         keys: Vec<Value>,
     }
-    let set: RawKeySet = serde_json::from_slice(set).map_err(|why| format!("is not a JWK set: {why}"))?;
+    let key_set: RawKeySet =
+        serde_json::from_slice(key_set).map_err(|error| format!("is not a JWK set: {error}"))?;
     // Key types that the library does not know are not usable.
-    let known = set.keys.into_iter().filter_map(|one| Jwk::deserialize(one).ok());
-    let keys: Vec<VerificationKey> = known.filter_map(|jwk| parse_key(&jwk)).collect();
+    let parsed_keys = key_set.keys.into_iter().filter_map(|raw_key| Jwk::deserialize(raw_key).ok());
+    let keys: Vec<VerificationKey> = parsed_keys.filter_map(|jwk| parse_key(&jwk)).collect();
     if keys.is_empty() {
         return Err("has no key for ES256, RS256 or EdDSA".into());
     }
@@ -219,18 +220,21 @@ fn keys(set: &[u8]) -> Result<Vec<VerificationKey>, String> {
 }
 
 fn parse_key(jwk: &Jwk) -> Option<VerificationKey> {
-    let (algorithm, name) = match &jwk.algorithm {
+    let (algorithm, key_algorithm) = match &jwk.algorithm {
         AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P256 => {
             (Algorithm::ES256, KeyAlgorithm::ES256)
         }
-        AlgorithmParameters::OctetKeyPair(pair) if pair.curve == EllipticCurve::Ed25519 => {
+        AlgorithmParameters::OctetKeyPair(key_pair) if key_pair.curve == EllipticCurve::Ed25519 => {
             (Algorithm::EdDSA, KeyAlgorithm::EdDSA)
         }
         AlgorithmParameters::RSA(_) => (Algorithm::RS256, KeyAlgorithm::RS256),
         _ => return None,
     };
-    let signs = !matches!(&jwk.common.public_key_use, Some(using) if *using != PublicKeyUse::Signature);
-    if !signs || jwk.common.key_algorithm.is_some_and(|stated| stated != name) {
+    let is_for_signatures =
+        !matches!(&jwk.common.public_key_use, Some(using) if *using != PublicKeyUse::Signature);
+    if !is_for_signatures
+        || jwk.common.key_algorithm.is_some_and(|stated_algorithm| stated_algorithm != key_algorithm)
+    {
         return None;
     }
     let key = DecodingKey::from_jwk(jwk).ok()?;

@@ -46,13 +46,13 @@ impl KerberosTicket {
     /// # Errors
     /// The reason why the ticket is invalid, without its contents.
     pub(crate) async fn check(self) -> Result<(Caller, ServiceProof), String> {
-        let judged =
+        let accept_result =
             tokio::task::spawn_blocking(move || self.acceptor.accept(&self.text, self.channel)).await;
         let AcceptedToken { principal, lifetime, reply } =
-            judged.map_err(|_| "the ticket could not be judged".to_owned())??;
+            accept_result.map_err(|_| "the ticket could not be judged".to_owned())??;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let until = Some(now.saturating_add(lifetime).as_secs());
-        Ok((Caller { valid_until: until, ..Caller::krb5(&principal) }, ServiceProof(reply)))
+        let expires_at = Some(now.saturating_add(lifetime).as_secs());
+        Ok((Caller { valid_until: expires_at, ..Caller::krb5(&principal) }, ServiceProof(reply)))
     }
 }
 
@@ -67,9 +67,9 @@ pub(crate) struct ServiceProof(String);
 
 impl ServiceProof {
     /// Adds the proof to any response.
-    pub(crate) fn add_to<B>(&self, answer: &mut Response<B>) {
+    pub(crate) fn add_to<B>(&self, response: &mut Response<B>) {
         if let Ok(value) = HeaderValue::from_str(&format!("Negotiate {}", self.0)) {
-            answer.headers_mut().append(WWW_AUTHENTICATE, value);
+            response.headers_mut().append(WWW_AUTHENTICATE, value);
         }
     }
 }

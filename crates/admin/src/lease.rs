@@ -36,33 +36,40 @@ const MAX_EXCLUDED: usize = 64;
 ///
 /// # Errors
 /// The reason why it is invalid, for the client.
-pub(crate) fn parse(verb: Operation, lease: Option<&str>, body: &[u8]) -> Result<LeaseOperation, String> {
-    let lease = lease.unwrap_or_default().to_owned();
-    let wish = match body.trim_ascii() {
+pub(crate) fn parse(
+    operation: Operation,
+    lease_id: Option<&str>,
+    body: &[u8],
+) -> Result<LeaseOperation, String> {
+    let lease_id = lease_id.unwrap_or_default().to_owned();
+    let request = match body.trim_ascii() {
         b"" => LeaseRequest::default(),
-        _ if verb == Operation::Release => return Err("a lease is released without a body".into()),
+        _ if operation == Operation::Release => return Err("a lease is released without a body".into()),
         // serde would also accept a list.
         body if !body.starts_with(b"{") => return Err(format!("the body is no object: {GIVE}")),
         body => json_body::parse(body, GIVE)?,
     };
-    let LeaseRequest { key, lease_seconds, exclude, from: _ } = &wish;
+    let LeaseRequest { key, lease_seconds, exclude, from: _ } = &request;
     if lease_seconds.is_some_and(|seconds| !LEASE_SECONDS.contains(&seconds)) {
-        let (least, most) = (*LEASE_SECONDS.start(), *LEASE_SECONDS.end());
-        return Err(format!("lease_seconds: a lease is for {least} to {most} seconds"));
+        let (min_seconds, max_seconds) = (*LEASE_SECONDS.start(), *LEASE_SECONDS.end());
+        return Err(format!("lease_seconds: a lease is for {min_seconds} to {max_seconds} seconds"));
     }
     if exclude.len() > MAX_EXCLUDED {
         return Err(format!("exclude: at most {MAX_EXCLUDED} members"));
     }
-    if let Some(long) =
-        key.iter().chain(exclude).map(|word| word.chars().count()).find(|long| *long > MAX_TEXT_LENGTH)
+    if let Some(length) = key
+        .iter()
+        .chain(exclude)
+        .map(|text| text.chars().count())
+        .find(|long_key| *long_key > MAX_TEXT_LENGTH)
     {
-        return Err(format!("a word of {long} characters: {MAX_TEXT_LENGTH} are enough"));
+        return Err(format!("a word of {length} characters: {MAX_TEXT_LENGTH} are enough"));
     }
-    match verb {
-        Operation::Bind => Ok(LeaseOperation::Bind(wish)),
-        Operation::Release => Ok(LeaseOperation::Release(lease)),
+    match operation {
+        Operation::Bind => Ok(LeaseOperation::Bind(request)),
+        Operation::Release => Ok(LeaseOperation::Release(lease_id)),
         _ if key.is_some() => Err("key: a lease that is renewed has it already".into()),
-        _ => Ok(LeaseOperation::Renew(lease, wish)),
+        _ => Ok(LeaseOperation::Renew(lease_id, request)),
     }
 }
 
@@ -93,33 +100,35 @@ const GIVE: &str = "give nothing, or {\"key\": …, \"lease_seconds\": …, \"ex
 
 /// Executes a request for a client at `from`, if that is an address.
 pub(crate) fn respond(
-    behind: &AdminBackend,
+    backend: &AdminBackend,
     group: &str,
-    ask: LeaseOperation,
+    operation: LeaseOperation,
     from: Option<IpAddr>,
 ) -> Response<ResponseBody> {
-    let AdminBackend::Balancer(subject) = behind else {
+    let AdminBackend::Balancer(balancer) = backend else {
         // The path belongs to a balancer, so other processes have no leases.
         return error(StatusCode::NOT_FOUND, "there are no leases here".into());
     };
-    let lent = match ask {
-        LeaseOperation::Bind(wish) => subject.grant_lease(group, &LeaseRequest { from, ..wish }).map(Some),
-        LeaseOperation::Renew(lease, wish) => subject.renew_lease(group, &lease, &wish).map(Some),
-        LeaseOperation::Release(lease) => subject.release_lease(group, &lease).map(|()| None),
+    let result = match operation {
+        LeaseOperation::Bind(request) => {
+            balancer.grant_lease(group, &LeaseRequest { from, ..request }).map(Some)
+        }
+        LeaseOperation::Renew(lease, request) => balancer.renew_lease(group, &lease, &request).map(Some),
+        LeaseOperation::Release(lease) => balancer.release_lease(group, &lease).map(|()| None),
     };
-    match lent {
+    match result {
         Ok(Some(lease)) => to_json(StatusCode::OK, &lease),
         Ok(None) => response(StatusCode::NO_CONTENT, "text/plain", Either::Left(Full::default())),
-        Err(LeaseError::Unknown(why)) => error(StatusCode::NOT_FOUND, why),
-        Err(LeaseError::NoMember(why)) => retry_later(StatusCode::SERVICE_UNAVAILABLE, why),
-        Err(LeaseError::LimitReached(why)) => retry_later(StatusCode::TOO_MANY_REQUESTS, why),
+        Err(LeaseError::Unknown(reason)) => error(StatusCode::NOT_FOUND, reason),
+        Err(LeaseError::NoMember(reason)) => retry_later(StatusCode::SERVICE_UNAVAILABLE, reason),
+        Err(LeaseError::LimitReached(reason)) => retry_later(StatusCode::TOO_MANY_REQUESTS, reason),
     }
 }
 
-fn retry_later(status: StatusCode, why: String) -> Response<ResponseBody> {
-    let mut refused = error(status, why);
-    refused.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    refused
+fn retry_later(status: StatusCode, reason: String) -> Response<ResponseBody> {
+    let mut response = error(status, reason);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
 }
 
 #[cfg(test)]
@@ -128,18 +137,18 @@ mod tests {
 
     #[test]
     fn an_operator_says_whose_leases_are_to_end() {
-        let of = |member: Option<&str>, from: Option<&str>| EndLeasesBody {
+        let end_leases_body = |member: Option<&str>, from: Option<&str>| EndLeasesBody {
             member: member.map(str::to_owned),
             from: from.map(|from| from.parse().unwrap()),
         };
-        assert_eq!(EndLeasesBody::parse(b" "), Ok(of(None, None)));
+        assert_eq!(EndLeasesBody::parse(b" "), Ok(end_leases_body(None, None)));
         assert_eq!(
             EndLeasesBody::parse(br#"{"member":"a:1","from":"10.0.0.7"}"#),
-            Ok(of(Some("a:1"), Some("10.0.0.7")))
+            Ok(end_leases_body(Some("a:1"), Some("10.0.0.7")))
         );
         for body in ["[]", "{\"members\":1}", "{\"from\":\"10.0.0.0/8\"}", "member=a"] {
-            let said = EndLeasesBody::parse(body.as_bytes()).expect_err(body);
-            assert!(said.contains("give nothing for all"), "{said}");
+            let parse_error = EndLeasesBody::parse(body.as_bytes()).expect_err(body);
+            assert!(parse_error.contains("give nothing for all"), "{parse_error}");
         }
     }
 
@@ -149,18 +158,18 @@ mod tests {
         assert_eq!(bind(""), Ok(LeaseOperation::Bind(LeaseRequest::default())));
         assert_eq!(bind(" {}\n"), Ok(LeaseOperation::Bind(LeaseRequest::default())));
         let body = r#"{"key": "me", "lease_seconds": 1.5, "exclude": ["a:1"]}"#;
-        let wish = LeaseRequest {
+        let request = LeaseRequest {
             from: None,
             key: Some("me".into()),
             lease_seconds: Some(1.5),
             exclude: vec!["a:1".into()],
         };
-        assert_eq!(bind(body), Ok(LeaseOperation::Bind(wish)));
+        assert_eq!(bind(body), Ok(LeaseOperation::Bind(request)));
         let renew = parse(Operation::Renew, Some("0a"), br#"{"lease_seconds": 3600}"#);
-        let wish = LeaseRequest { lease_seconds: Some(3600.0), ..LeaseRequest::default() };
-        assert_eq!(renew, Ok(LeaseOperation::Renew("0a".into(), wish)));
+        let request = LeaseRequest { lease_seconds: Some(3600.0), ..LeaseRequest::default() };
+        assert_eq!(renew, Ok(LeaseOperation::Renew("0a".into(), request)));
         assert_eq!(parse(Operation::Release, Some("0a"), b""), Ok(LeaseOperation::Release("0a".into())));
-        for (body, why) in [
+        for (body, reason) in [
             ("me", "is no object"),
             (r#"["me", 9, []]"#, "give nothing, or"),
             ("{", "the body: "),
@@ -170,13 +179,13 @@ mod tests {
             (r#"{"lease_seconds": "1"}"#, "invalid type"),
             (r#"{"exclude": "a:1"}"#, "invalid type"),
         ] {
-            let said = bind(body).expect_err(body);
-            assert!(said.contains(why), "{body}: {said}");
+            let parse_error = bind(body).expect_err(body);
+            assert!(parse_error.contains(reason), "{body}: {parse_error}");
         }
-        let long = format!(r#"{{"key": "{}"}}"#, "é".repeat(257));
-        assert!(bind(&long).unwrap_err().contains("257 characters"));
-        let many = format!(r#"{{"exclude": [{}"a:1"]}}"#, r#""a:1", "#.repeat(64));
-        assert!(bind(&many).unwrap_err().contains("at most 64"));
+        let long_key = format!(r#"{{"key": "{}"}}"#, "é".repeat(257));
+        assert!(bind(&long_key).unwrap_err().contains("257 characters"));
+        let many_excluded = format!(r#"{{"exclude": [{}"a:1"]}}"#, r#""a:1", "#.repeat(64));
+        assert!(bind(&many_excluded).unwrap_err().contains("at most 64"));
         assert!(
             parse(Operation::Renew, Some("0a"), br#"{"key": "me"}"#).unwrap_err().contains("has it already")
         );

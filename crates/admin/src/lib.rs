@@ -257,8 +257,8 @@ impl Drop for AdminServer {
 }
 
 /// Binds the configured endpoints and serves them on a thread of its own. Returns once all of them are open.
-pub fn start(config: Config, subject: Arc<dyn BalancerBackend>) -> Result<AdminServer, StartError> {
-    open(config, AdminBackend::Balancer(subject))
+pub fn start(config: Config, balancer: Arc<dyn BalancerBackend>) -> Result<AdminServer, StartError> {
+    open(config, AdminBackend::Balancer(balancer))
 }
 
 /// Starts the admin plane of a lottery daemon, which has no reports endpoint.
@@ -274,11 +274,11 @@ pub fn start_supervisor(
     open(Config { reports: None, ..config }, AdminBackend::Supervisor(supervisor))
 }
 
-fn open(config: Config, behind: AdminBackend) -> Result<AdminServer, StartError> {
+fn open(config: Config, backend: AdminBackend) -> Result<AdminServer, StartError> {
     let (stop, stopped) = oneshot::channel();
-    let (ready, outcome) = mpsc::sync_channel(1);
-    let left = Arc::<AtomicBool>::default();
-    let leaves = Arc::clone(&left);
+    let (ready, start_result) = mpsc::sync_channel(1);
+    let is_handed_over = Arc::<AtomicBool>::default();
+    let handed_over_flag = Arc::clone(&is_handed_over);
     let thread = std::thread::Builder::new()
         .name("admin".into())
         .spawn(move || {
@@ -291,24 +291,26 @@ fn open(config: Config, behind: AdminBackend) -> Result<AdminServer, StartError>
                 Err(error) => return drop(ready.send(Err(StartError::Thread(error)))),
             };
             runtime.block_on(async {
-                let opened = match serve::BoundEndpoints::open(config, leaves).await {
-                    Ok(doors) => doors.copies().map_err(StartError::Thread).map(|copies| (doors, copies)),
+                let result = match serve::BoundEndpoints::open(config, handed_over_flag).await {
+                    Ok(endpoints) => {
+                        endpoints.copies().map_err(StartError::Thread).map(|copies| (endpoints, copies))
+                    }
                     Err(error) => Err(error),
                 };
-                let doors = match opened {
-                    Ok((doors, copies)) => {
-                        drop(ready.send(Ok((doors.addresses(), copies))));
-                        doors
+                let endpoints = match result {
+                    Ok((endpoints, copies)) => {
+                        drop(ready.send(Ok((endpoints.addresses(), copies))));
+                        endpoints
                     }
                     Err(error) => return drop(ready.send(Err(error))),
                 };
-                doors.serve(behind, stopped).await;
+                endpoints.serve(backend, stopped).await;
             });
             // A reload that hangs must not keep the process from ending.
             runtime.shutdown_background();
         })
         .map_err(StartError::Thread)?;
-    let lost = || Err(StartError::Thread(io::Error::other("it ended before it began")));
-    let (addresses, copies) = outcome.recv().unwrap_or_else(|_| lost())?;
-    Ok(AdminServer { addresses, copies, is_handed_over: left, stop: Some(stop), thread: Some(thread) })
+    let start_lost = || Err(StartError::Thread(io::Error::other("it ended before it began")));
+    let (addresses, copies) = start_result.recv().unwrap_or_else(|_| start_lost())?;
+    Ok(AdminServer { addresses, copies, is_handed_over, stop: Some(stop), thread: Some(thread) })
 }

@@ -28,14 +28,14 @@ use crate::StartError;
 pub(crate) async fn bind_listener(
     addr: SocketAddr,
     key: &str,
-    given: Option<OwnedFd>,
+    inherited: Option<OwnedFd>,
 ) -> Result<TcpListener, StartError> {
-    let bound = match given {
-        Some(given) => adopt_listener(given),
+    let listener = match inherited {
+        Some(inherited) => adopt_listener(inherited),
         None => TcpListener::bind(addr).await,
     };
-    bound.map_err(|why| {
-        let hint = match why.kind() {
+    listener.map_err(|error| {
+        let hint = match error.kind() {
             ErrorKind::AddrInUse => {
                 format!("stop the process that has it, or set [admin] {key} to another address")
             }
@@ -45,12 +45,12 @@ pub(crate) async fn bind_listener(
             ErrorKind::PermissionDenied => format!("set [admin] {key} to a port above 1023"),
             _ => format!("set [admin] {key} to another address"),
         };
-        StartError::Listen { addr, why, hint }
+        StartError::Listen { addr, why: error, hint }
     })
 }
 
-fn adopt_listener(given: OwnedFd) -> io::Result<TcpListener> {
-    let listener = std::net::TcpListener::from(given);
+fn adopt_listener(inherited: OwnedFd) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::from(inherited);
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)
 }
@@ -69,56 +69,57 @@ impl ControlSocket {
     /// `left` is true another process owns it.
     pub(crate) async fn open(
         path: &Path,
-        given: Option<OwnedFd>,
-        left: Arc<AtomicBool>,
+        inherited: Option<OwnedFd>,
+        is_handed_over: Arc<AtomicBool>,
     ) -> Result<Self, StartError> {
-        match given.and_then(|given| Self::adopt(path, given, &left)) {
+        match inherited.and_then(|inherited| Self::adopt(path, inherited, &is_handed_over)) {
             Some(control) => Ok(control),
             None => {
-                left.store(false, Relaxed);
-                Self::create(path, left).await
+                is_handed_over.store(false, Relaxed);
+                Self::create(path, is_handed_over).await
             }
         }
     }
 
     /// Takes over a socket; `None` if the file at the path is not its own, or is gone: clients could not
     /// reach it.
-    fn adopt(path: &Path, given: OwnedFd, left: &Arc<AtomicBool>) -> Option<Self> {
-        let listener = std::os::unix::net::UnixListener::from(given);
+    fn adopt(path: &Path, inherited: OwnedFd, is_handed_over: &Arc<AtomicBool>) -> Option<Self> {
+        let listener = std::os::unix::net::UnixListener::from(inherited);
         listener.set_nonblocking(true).ok()?;
         let local = listener.local_addr().ok()?;
-        let made = fs::symlink_metadata(path).ok().filter(|made| made.file_type().is_socket())?;
-        if local.as_pathname() != Some(path) || made.mode() & 0o177 != 0 {
+        let metadata = fs::symlink_metadata(path).ok().filter(|metadata| metadata.file_type().is_socket())?;
+        if local.as_pathname() != Some(path) || metadata.mode() & 0o177 != 0 {
             return None;
         }
         let listener = UnixListener::from_std(listener).ok()?;
         Some(Self {
             listener,
             path: path.to_owned(),
-            file: (made.dev(), made.ino()),
-            is_handed_over: Arc::clone(left),
+            file: (metadata.dev(), metadata.ino()),
+            is_handed_over: Arc::clone(is_handed_over),
         })
     }
 
     /// Creates the socket, and replaces a stale file.
-    async fn create(path: &Path, left: Arc<AtomicBool>) -> Result<Self, StartError> {
-        let fail = |why: String, hint| StartError::Control { path: path.to_owned(), why, hint };
+    async fn create(path: &Path, is_handed_over: Arc<AtomicBool>) -> Result<Self, StartError> {
+        let control_error =
+            |reason: String, hint| StartError::Control { path: path.to_owned(), why: reason, hint };
         let _lock = lock_directory(path);
-        if let Ok(found) = fs::symlink_metadata(path) {
-            if !found.file_type().is_socket() {
-                return Err(fail(
+        if let Ok(metadata) = fs::symlink_metadata(path) {
+            if !metadata.file_type().is_socket() {
+                return Err(control_error(
                     "something that is not a socket is in its place".into(),
                     "remove it, or set [admin] control to another path",
                 ));
             }
             if !is_abandoned(path).await {
-                return Err(fail(
+                return Err(control_error(
                     "a running process answers there".into(),
                     "stop it (plimsoll stop), or set [admin] control to another path",
                 ));
             }
             fs::remove_file(path).map_err(|error| {
-                fail(
+                control_error(
                     format!("a dead process left it and it cannot be removed: {error}"),
                     "remove it, or set [admin] control to another path",
                 )
@@ -133,15 +134,16 @@ impl ControlSocket {
                 ErrorKind::InvalidInput => "set [admin] control to a path of at most 107 bytes",
                 _ => "set [admin] control to another path",
             };
-            fail(error.to_string(), hint)
+            control_error(error.to_string(), hint)
         })?;
-        let made = fs::symlink_metadata(path)
-            .map_err(|error| fail(format!("it vanished: {error}"), "look for what removes files there"))?;
+        let metadata = fs::symlink_metadata(path).map_err(|error| {
+            control_error(format!("it vanished: {error}"), "look for what removes files there")
+        })?;
         let control =
-            Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()), is_handed_over: left };
-        if made.mode() & 0o177 != 0 {
-            return Err(fail(
-                format!("its mode is {:o}, open to others", made.mode() & 0o777),
+            Self { listener, path: path.to_owned(), file: (metadata.dev(), metadata.ino()), is_handed_over };
+        if metadata.mode() & 0o177 != 0 {
+            return Err(control_error(
+                format!("its mode is {:o}, open to others", metadata.mode() & 0o777),
                 "set [admin] control to a path on a local file system",
             ));
         }
@@ -154,7 +156,9 @@ impl Drop for ControlSocket {
         if self.is_handed_over.load(Relaxed) {
             return;
         }
-        if fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.file) {
+        if fs::symlink_metadata(&self.path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file)
+        {
             // A remaining file does no harm: the next start finds that it is stale.
             let _ = fs::remove_file(&self.path);
         }

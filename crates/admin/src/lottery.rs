@@ -137,8 +137,8 @@ impl std::str::FromStr for KeySecret {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let fits = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if fits {
+        let is_valid = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_valid {
             Ok(Self(text.to_ascii_lowercase()))
         } else {
             Err("the secret is not 64 hexadecimal digits")
@@ -184,13 +184,13 @@ pub(crate) fn parse_new_key(body: &[u8]) -> Result<KeyStep, String> {
         #[serde(default)]
         role: KeyHolder,
     }
-    let wrong = || {
+    let parse_error = || {
         "the body: give {\"id\": NUMBER, \"secret\": 64 hexadecimal digits}, and \"role\": \"client\" if it \
          is for clients"
             .to_owned()
     };
-    let key: NewKeyBody = serde_json::from_slice(body).map_err(|_| wrong())?;
-    Ok(KeyStep::Accept(key.id, key.secret.parse().map_err(|_| wrong())?, key.role))
+    let key: NewKeyBody = serde_json::from_slice(body).map_err(|_| parse_error())?;
+    Ok(KeyStep::Accept(key.id, key.secret.parse().map_err(|_| parse_error())?, key.role))
 }
 
 /// Parses the body of a disable or enable: the service, or nothing for the daemon as a whole.
@@ -242,37 +242,37 @@ pub(crate) fn parse_key_id(body: &[u8]) -> Result<u32, String> {
 
 /// Responds to a query about a daemon; `permit` admits some of its services.
 pub(crate) async fn respond(
-    plane: &AdminEndpoint,
+    endpoint: &AdminEndpoint,
     daemon: &Arc<dyn DaemonBackend>,
-    verb: Operation,
-    permit: &GrantedScope,
+    operation: Operation,
+    scope: &GrantedScope,
 ) -> Response<ResponseBody> {
-    if verb == Operation::Health {
+    if operation == Operation::Health {
         return queries::health(daemon.is_stopping());
     }
-    let _turn = plane.locks.slow_query.lock().await;
-    let (daemon, permit) = (Arc::clone(daemon), permit.clone());
-    let looked = tokio::task::spawn_blocking(move || match verb {
+    let _guard = endpoint.locks.slow_query.lock().await;
+    let (daemon, scope) = (Arc::clone(daemon), scope.clone());
+    let result = tokio::task::spawn_blocking(move || match operation {
         Operation::Keys => Ok(to_json(StatusCode::OK, &daemon.keys()?)),
         Operation::Metrics => {
-            Ok(queries::metrics_response(metrics::metrics_page(&redact(daemon.status()?, &permit))))
+            Ok(queries::metrics_response(metrics::metrics_page(&redact(daemon.status()?, &scope))))
         }
-        _ => Ok::<_, String>(to_json(StatusCode::OK, &redact(daemon.status()?, &permit))),
+        _ => Ok::<_, String>(to_json(StatusCode::OK, &redact(daemon.status()?, &scope))),
     });
-    match looked.await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(why)) => error(StatusCode::SERVICE_UNAVAILABLE, why),
-        Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()),
+    match result.await {
+        Ok(Ok(response)) => response,
+        Ok(Err(reason)) => error(StatusCode::SERVICE_UNAVAILABLE, reason),
+        Err(reason) => error(StatusCode::INTERNAL_SERVER_ERROR, reason.to_string()),
     }
 }
 
 /// Reduces a status to what the caller may see.
-pub(crate) fn redact(mut status: DaemonStatus, permit: &GrantedScope) -> DaemonStatus {
-    status.services.retain(|service| permit.covers(&service.name));
-    if *permit != GrantedScope::All {
+pub(crate) fn redact(mut status: DaemonStatus, scope: &GrantedScope) -> DaemonStatus {
+    status.services.retain(|service| scope.covers(&service.name));
+    if *scope != GrantedScope::All {
         let ids: Vec<u32> = status.services.iter().map(|service| service.id).collect();
         for member in &mut status.members {
-            member.services.retain(|part| ids.contains(&part.service));
+            member.services.retain(|service| ids.contains(&service.service));
         }
         // The error quotes the file.
         status.reload_error = status.reload_error.map(|_| "refused".into());
@@ -281,26 +281,28 @@ pub(crate) fn redact(mut status: DaemonStatus, permit: &GrantedScope) -> DaemonS
 }
 
 /// Executes a command on a daemon.
-pub(crate) fn execute(daemon: &dyn DaemonBackend, order: AdminCommand) -> CommandOutcome {
-    let ok = |value: Value| Ok((StatusCode::OK, value));
-    match order {
+pub(crate) fn execute(daemon: &dyn DaemonBackend, command: AdminCommand) -> CommandOutcome {
+    let ok_response = |value: Value| Ok((StatusCode::OK, value));
+    match command {
         AdminCommand::DrainDaemon(drain) => {
             daemon.set_drained(drain).map_err(rejection)?;
-            let word = if drain { "draining" } else { "undrained" };
-            ok(json!({word: "daemon"}))
+            let state = if drain { "draining" } else { "undrained" };
+            ok_response(json!({state: "daemon"}))
         }
         AdminCommand::SetServiceEnabled { service, on } => {
-            ok(json!({"changes": daemon.set_service_enabled(&service, on).map_err(rejection)?}))
+            ok_response(json!({"changes": daemon.set_service_enabled(&service, on).map_err(rejection)?}))
         }
         AdminCommand::SetDaemonEnabled(on) => {
             daemon.set_drained(!on).map_err(rejection)?;
-            ok(json!({"changes": [format!("~ daemon: {}", if on { "enabled" } else { "disabled" })]}))
+            ok_response(
+                json!({"changes": [format!("~ daemon: {}", if on { "enabled" } else { "disabled" })]}),
+            )
         }
         AdminCommand::SetDaemon(DaemonSettingBody { group, key, value }) => {
-            ok(json!({"changes": daemon.set(group.as_deref(), &key, &value).map_err(rejection)?}))
+            ok_response(json!({"changes": daemon.set(group.as_deref(), &key, &value).map_err(rejection)?}))
         }
-        AdminCommand::RotateKey(step) => ok(json!(daemon.rotate_key(step).map_err(rejection)?)),
-        AdminCommand::Reload => ok(json!({"changes": daemon.reload().map_err(rejection)?})),
+        AdminCommand::RotateKey(step) => ok_response(json!(daemon.rotate_key(step).map_err(rejection)?)),
+        AdminCommand::Reload => ok_response(json!({"changes": daemon.reload().map_err(rejection)?})),
         AdminCommand::Stop => {
             daemon.stop();
             Ok((StatusCode::ACCEPTED, json!({"stopping": true})))
@@ -321,8 +323,8 @@ mod tests {
         assert_eq!(format!("{step:?}"), "Accept(7)");
         let KeyStep::Accept(7, secret, KeyHolder::Daemon) = step else { panic!() };
         assert_eq!((secret.digits(), format!("{secret:?}")), ("5a".repeat(32).as_str(), "Secret".into()));
-        let theirs = format!("{{\"id\":7,\"secret\":\"{digits}\",\"role\":\"client\"}}");
-        assert!(matches!(parse_new_key(theirs.as_bytes()), Ok(KeyStep::Accept(7, _, KeyHolder::Client))));
+        let client_key = format!("{{\"id\":7,\"secret\":\"{digits}\",\"role\":\"client\"}}");
+        assert!(matches!(parse_new_key(client_key.as_bytes()), Ok(KeyStep::Accept(7, _, KeyHolder::Client))));
         for body in [
             format!("{{\"id\":7,\"secret\":\"{digits}\",\"role\":\"admin\"}}"),
             format!("{{\"id\":\"{digits}\"}}"),
@@ -330,9 +332,9 @@ mod tests {
             format!("{{\"id\":7,\"secret\":[\"{digits}\"]}}"),
             digits.clone(),
         ] {
-            let said =
+            let errors =
                 parse_new_key(body.as_bytes()).unwrap_err() + &parse_key_id(body.as_bytes()).unwrap_err();
-            assert!(!said.contains("5A"), "{said}");
+            assert!(!errors.contains("5A"), "{errors}");
         }
     }
 }

@@ -90,35 +90,36 @@ const GIVE: &str =
 ///
 /// # Errors
 /// The reason why it is invalid, for its sender.
-pub(crate) fn parse(verb: Operation, body: &[u8]) -> Result<MemberOperation, String> {
-    let asked: Registration = match body.trim_ascii() {
+pub(crate) fn parse(operation: Operation, body: &[u8]) -> Result<MemberOperation, String> {
+    let registration: Registration = match body.trim_ascii() {
         b"" => Registration::default(),
-        _ if verb == Operation::Deregister => return Err("a member is taken away without a body".into()),
+        _ if operation == Operation::Deregister => return Err("a member is taken away without a body".into()),
         // serde would also accept a list.
         body if !body.starts_with(b"{") => return Err(format!("the body is no object: {GIVE}")),
         body => json_body::parse(body, GIVE)?,
     };
-    if verb == Operation::Deregister {
+    if operation == Operation::Deregister {
         return Ok(MemberOperation::Deregister);
     }
-    if !(0.001..=1e6).contains(&asked.capacity) {
+    if !(0.001..=1e6).contains(&registration.capacity) {
         return Err("capacity: from 0.001 to 1000000".into());
     }
-    if !asked.max_connections.is_none_or(|most| (1..=1_000_000).contains(&most)) {
+    if !registration.max_connections.is_none_or(|max_connections| (1..=1_000_000).contains(&max_connections))
+    {
         return Err("max_connections: from 1 to 1000000".into());
     }
-    if asked.ttl_seconds.is_some_and(|seconds| !REGISTER_SECONDS.contains(&seconds)) {
-        let (least, most) = (REGISTER_SECONDS.start(), REGISTER_SECONDS.end());
-        return Err(format!("ttl_seconds: {least} to {most} seconds"));
+    if registration.ttl_seconds.is_some_and(|seconds| !REGISTER_SECONDS.contains(&seconds)) {
+        let (min_seconds, max_seconds) = (REGISTER_SECONDS.start(), REGISTER_SECONDS.end());
+        return Err(format!("ttl_seconds: {min_seconds} to {max_seconds} seconds"));
     }
-    Ok(MemberOperation::Register(asked))
+    Ok(MemberOperation::Register(registration))
 }
 
 impl MemberOperation {
     /// Returns the arguments for the audit log.
     pub(crate) fn arguments(&self) -> Value {
         match self {
-            Self::Register(asked) => json!(asked),
+            Self::Register(registration) => json!(registration),
             Self::Deregister => Value::Null,
         }
     }
@@ -126,17 +127,17 @@ impl MemberOperation {
     /// Executes the request.
     pub(crate) fn execute(
         self,
-        subject: &dyn BalancerBackend,
+        balancer: &dyn BalancerBackend,
         group: &str,
         member: &str,
     ) -> Result<(StatusCode, Value), (StatusCode, String)> {
         match self {
-            Self::Register(asked) => {
-                let done = subject.register(group, member, &asked).map_err(rejection)?;
-                Ok((StatusCode::OK, json!(done)))
+            Self::Register(registration) => {
+                let registered = balancer.register(group, member, &registration).map_err(rejection)?;
+                Ok((StatusCode::OK, json!(registered)))
             }
             Self::Deregister => {
-                subject.deregister(group, member).map_err(rejection)?;
+                balancer.deregister(group, member).map_err(rejection)?;
                 Ok((StatusCode::OK, json!({"deregistered": member})))
             }
         }
@@ -145,16 +146,17 @@ impl MemberOperation {
 
 /// Responds to a renewal with unchanged settings; `None` if they differ.
 pub(crate) fn renew_unchanged(
-    behind: &AdminBackend,
+    backend: &AdminBackend,
     group: &str,
     member: &str,
-    ask: &MemberOperation,
+    operation: &MemberOperation,
 ) -> Option<Response<ResponseBody>> {
-    let (AdminBackend::Balancer(subject), MemberOperation::Register(asked)) = (behind, ask) else {
+    let (AdminBackend::Balancer(balancer), MemberOperation::Register(registration)) = (backend, operation)
+    else {
         return None;
     };
-    Some(match subject.renew_registration(group, member, asked)? {
-        Ok(done) => to_json(StatusCode::OK, &done),
+    Some(match balancer.renew_registration(group, member, registration)? {
+        Ok(registered) => to_json(StatusCode::OK, &registered),
         Err(why) => {
             let (status, why) = rejection(why);
             error(status, why)

@@ -48,25 +48,26 @@ pub enum LoadScale {
 impl LoadScale {
     /// Returns the scale that fits most usable members.
     pub fn of(group: &GroupStatus, recent: &[MemberRecent]) -> Self {
-        let usable: Vec<&MemberStatus> =
+        let eligible_members: Vec<&MemberStatus> =
             group.members.iter().filter(|member| member.state.is_eligible()).collect();
-        let known = usable.iter().filter(|member| utilization(member).is_some()).count();
-        if known > 0 && 2 * known >= usable.len() {
+        let measured_count = eligible_members.iter().filter(|member| utilization(member).is_some()).count();
+        if measured_count > 0 && 2 * measured_count >= eligible_members.len() {
             return Self::Capacity;
         }
-        let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max) * 1.15;
-        let loads = most(&mut group.members.iter().filter_map(|member| member.load_effective));
-        if loads > 0.0 {
-            let marks = recent.iter().flat_map(|member| [member.alert_above, member.reject_above]);
+        let scaled_max = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max) * 1.15;
+        let max_load = scaled_max(&mut group.members.iter().filter_map(|member| member.load_effective));
+        if max_load > 0.0 {
+            let thresholds = recent.iter().flat_map(|member| [member.alert_above, member.reject_above]);
             // A distant mark would shorten all bars to nothing.
-            let marks = most(&mut marks.flatten().filter(|mark| *mark <= 5.0 * loads));
-            return Self::Load(loads.max(marks));
+            let max_threshold =
+                scaled_max(&mut thresholds.flatten().filter(|threshold| *threshold <= 5.0 * max_load));
+            return Self::Load(max_load.max(max_threshold));
         }
-        let flights = group.members.iter().map(|member| f64::from(member.in_flight));
-        let limits = group.members.iter().filter_map(|member| Some(f64::from(member.limit?)));
-        let flights = most(&mut flights.chain(std::iter::once(1.0)));
-        let limits = most(&mut limits.filter(|limit| *limit <= 50.0 * flights));
-        Self::InFlight(flights.max(limits))
+        let in_flight_counts = group.members.iter().map(|member| f64::from(member.in_flight));
+        let member_limits = group.members.iter().filter_map(|member| Some(f64::from(member.limit?)));
+        let max_in_flight = scaled_max(&mut in_flight_counts.chain(std::iter::once(1.0)));
+        let max_limit = scaled_max(&mut member_limits.filter(|limit| *limit <= 50.0 * max_in_flight));
+        Self::InFlight(max_in_flight.max(max_limit))
     }
 
     /// Returns the description in the column's heading.
@@ -82,7 +83,7 @@ impl LoadScale {
     pub fn maximum(self) -> f64 {
         match self {
             Self::Capacity => SCALE_MARGIN,
-            Self::Load(most) | Self::InFlight(most) => most,
+            Self::Load(maximum) | Self::InFlight(maximum) => maximum,
         }
     }
 }
@@ -113,8 +114,8 @@ impl MemberLoad {
             Some(recent) => [recent.reject_above, recent.alert_above],
             None => [None, None],
         };
-        let flight = recent.map_or(0.0, |recent| recent.in_flight);
-        let nothing = Self {
+        let in_flight = recent.map_or(0.0, |recent| recent.in_flight);
+        let empty = Self {
             now: None,
             reject: None,
             critical: None,
@@ -122,43 +123,44 @@ impl MemberLoad {
             capacity: None,
             tone: Severity::Off,
         };
-        let of = match (scale, utilization(member)) {
+        let member_load = match (scale, utilization(member)) {
             (LoadScale::Capacity, Some((used, capacity))) => {
-                let of_load = |mark: f64| {
+                let scale_threshold = |threshold: f64| {
                     let load = load.filter(|load| *load > 0.0 && used > MIN_LOAD_FOR_MARKS)?;
-                    Some(used * mark / load)
+                    Some(used * threshold / load)
                 };
-                let of_limit = || {
+                let scale_limit = || {
                     let limit = f64::from(member.limit?);
-                    (flight > MIN_LOAD_FOR_MARKS && used > MIN_LOAD_FOR_MARKS).then(|| used * limit / flight)
+                    (in_flight > MIN_LOAD_FOR_MARKS && used > MIN_LOAD_FOR_MARKS)
+                        .then(|| used * limit / in_flight)
                 };
                 Self {
                     now: Some(used),
-                    reject: reject.and_then(of_load).or_else(of_limit),
-                    critical: critical.and_then(of_load),
+                    reject: reject.and_then(scale_threshold).or_else(scale_limit),
+                    critical: critical.and_then(scale_threshold),
                     saturation: Some(1.0),
                     capacity: Some(capacity),
-                    ..nothing
+                    ..empty
                 }
             }
-            (LoadScale::Capacity, None) => nothing,
-            (LoadScale::Load(_), _) if load.is_some() => Self { now: load, reject, critical, ..nothing },
-            (LoadScale::Load(_), _) => nothing,
-            (LoadScale::InFlight(_), _) => Self {
-                now: Some(f64::from(member.in_flight)),
-                reject: member.limit.map(f64::from),
-                ..nothing
-            },
+            (LoadScale::Capacity, None) => empty,
+            (LoadScale::Load(_), _) if load.is_some() => Self { now: load, reject, critical, ..empty },
+            (LoadScale::Load(_), _) => empty,
+            (LoadScale::InFlight(_), _) => {
+                Self { now: Some(f64::from(member.in_flight)), reject: member.limit.map(f64::from), ..empty }
+            }
         };
-        Self { tone: of.severity(member), ..of }
+        Self { tone: member_load.severity(member), ..member_load }
     }
 
     fn severity(&self, member: &MemberStatus) -> Severity {
         let Some(now) = self.now.filter(|_| member.state.is_eligible()) else { return Severity::Off };
-        let over = |mark: Option<f64>, part: f64| mark.is_some_and(|mark| now >= mark * part);
-        if over(self.saturation, 1.0) || over(self.reject, 1.0) {
+        let is_over = |threshold: Option<f64>, factor: f64| {
+            threshold.is_some_and(|threshold| now >= threshold * factor)
+        };
+        if is_over(self.saturation, 1.0) || is_over(self.reject, 1.0) {
             Severity::Bad
-        } else if over(self.saturation, 0.8) || over(self.critical, 1.0) {
+        } else if is_over(self.saturation, 0.8) || is_over(self.critical, 1.0) {
             Severity::Fair
         } else {
             Severity::Good
@@ -168,15 +170,19 @@ impl MemberLoad {
 
 /// Returns the utilized part of a member's capacity, and the capacity.
 fn utilization(member: &MemberStatus) -> Option<(f64, f64)> {
-    let line = member.load_line.as_ref()?;
-    Some((line.used?, line.capacity?))
+    let load_line = member.load_line.as_ref()?;
+    Some((load_line.used?, load_line.capacity?))
 }
 
 /// Returns a member with the limit that the strategy has learned for it, if it has no other.
-pub fn with_limit(member: &MemberStatus, explained: Option<&MemberExplanation>) -> MemberStatus {
-    let figure = explained.and_then(|own| own.figures.iter().find(|figure| figure.name == "limit"));
-    let found = figure.map(|figure| figure.value).filter(|limit| *limit >= 1.0 && *limit < 1e9);
-    MemberStatus { limit: member.limit.or_else(|| found.map(|limit| limit.round() as u32)), ..member.clone() }
+pub fn with_limit(member: &MemberStatus, explanation: Option<&MemberExplanation>) -> MemberStatus {
+    let figure = explanation
+        .and_then(|explained_member| explained_member.figures.iter().find(|figure| figure.name == "limit"));
+    let explained_limit = figure.map(|figure| figure.value).filter(|limit| *limit >= 1.0 && *limit < 1e9);
+    MemberStatus {
+        limit: member.limit.or_else(|| explained_limit.map(|limit| limit.round() as u32)),
+        ..member.clone()
+    }
 }
 
 /// The contents of the other columns.
@@ -206,21 +212,21 @@ pub struct MemberFigures {
 
 impl MemberFigures {
     /// Computes the figures of a member with its history.
-    pub fn of(member: &MemberStatus, recent: Option<&MemberRecent>, bound: u64) -> Self {
-        let all = member.latency;
-        let since_start = |seconds: f64| (all.count > 0 && recent.is_none()).then_some(seconds);
+    pub fn of(member: &MemberStatus, recent: Option<&MemberRecent>, bound_count: u64) -> Self {
+        let latency = member.latency;
+        let since_start = |seconds: f64| (latency.count > 0 && recent.is_none()).then_some(seconds);
         Self {
             report_age: match (member.load, member.said_age_seconds) {
-                (Some(load), Some(said)) => Some(load.age_seconds.min(said)),
-                (load, said) => load.map(|load| load.age_seconds).or(said),
+                (Some(load), Some(said_age)) => Some(load.age_seconds.min(said_age)),
+                (load, said_age) => load.map(|load| load.age_seconds).or(said_age),
             },
-            bindings: bound + member.leases,
+            bindings: bound_count + member.leases,
             rate: match recent {
                 Some(recent) => Some(recent.requests_per_second),
-                None => member.load_line.as_ref().map(|line| line.requests_per_second),
+                None => member.load_line.as_ref().map(|load_line| load_line.requests_per_second),
             },
-            p50: recent.and_then(|recent| recent.p50).or_else(|| since_start(all.p50)),
-            p99: recent.and_then(|recent| recent.p99).or_else(|| since_start(all.p99)),
+            p50: recent.and_then(|recent| recent.p50).or_else(|| since_start(latency.p50)),
+            p99: recent.and_then(|recent| recent.p99).or_else(|| since_start(latency.p99)),
             failing: recent.map_or(0.0, |recent| recent.failures_per_second),
             failures: member.failures,
             moved_lately: recent.map_or(0, |recent| recent.moved),
@@ -232,11 +238,11 @@ impl MemberFigures {
 
 /// Returns the number of sessions that a group's listeners have bound to each member, by name.
 pub fn bound_sessions<'l>(listeners: impl Iterator<Item = &'l ListenerStatus>) -> HashMap<&'l str, u64> {
-    let mut bound = HashMap::new();
+    let mut bound_by_member = HashMap::new();
     for binding in listeners.flat_map(|listener| &listener.bindings) {
-        *bound.entry(&*binding.member).or_default() += binding.bound;
+        *bound_by_member.entry(&*binding.member).or_default() += binding.bound;
     }
-    bound
+    bound_by_member
 }
 
 /// Returns `true` if a group binds sessions or grants leases.

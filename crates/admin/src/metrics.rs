@@ -55,67 +55,67 @@ pub(crate) fn metrics_page(status: &StatusReport, buckets: impl Fn(&str) -> Vec<
 fn process(page: &mut MetricsPage, status: &StatusReport) {
     page.family("plimsoll_build_info", MetricKind::Gauge, "What runs; always 1.");
     page.sample("", &[("version", &status.version)], 1.0);
-    let mut one = |name, kind, help, value| {
+    let mut write_one = |name, kind, help, value| {
         page.family(name, kind, help);
         page.sample("", &[], value);
     };
-    one(
+    write_one(
         "plimsoll_config_last_reload_successful",
         MetricKind::Gauge,
         "1 if the configuration in force is the last one given, 0 if that was refused.",
         flag(status.last_reload_successful),
     );
-    one(
+    write_one(
         "plimsoll_config_reloads_total",
         MetricKind::Counter,
         "Reloads that succeeded.",
         status.reloads as f64,
     );
-    one(
+    write_one(
         "plimsoll_stopping",
         MetricKind::Gauge,
         "1 while the process lets its work end.",
         flag(status.stopping),
     );
-    one(
+    write_one(
         "plimsoll_uptime_seconds",
         MetricKind::Gauge,
         "Since the start of the process.",
         status.uptime_seconds,
     );
     let memory = &status.memory;
-    one(
+    write_one(
         "plimsoll_memory_budget_bytes",
         MetricKind::Gauge,
         "Most bytes kept of what peers did not finish or do not read (max_memory).",
         memory.budget_bytes as f64,
     );
-    one(
+    write_one(
         "plimsoll_memory_kept_bytes",
         MetricKind::Gauge,
         "Bytes kept of what peers did not finish or do not read.",
         memory.kept_bytes as f64,
     );
-    one(
+    write_one(
         "plimsoll_memory_refused_total",
         MetricKind::Counter,
         "Connections and requests refused because the memory budget was used up.",
         memory.refused as f64,
     );
-    one("plimsoll_threads", MetricKind::Gauge, "Data-plane threads.", status.threads as f64);
-    one(
+    write_one("plimsoll_threads", MetricKind::Gauge, "Data-plane threads.", status.threads as f64);
+    write_one(
         "plimsoll_access_log_dropped_total",
         MetricKind::Counter,
         "Access log lines dropped because the disk was slow or full.",
         status.access_log_dropped as f64,
     );
-    one(
+    write_one(
         "plimsoll_spans_exported_total",
         MetricKind::Counter,
         "Spans that the collector took.",
         status.spans_exported as f64,
     );
-    one(
+    write_one(
         "plimsoll_spans_dropped_total",
         MetricKind::Counter,
         "Spans dropped because the collector was slow, away or did not want them.",
@@ -123,7 +123,7 @@ fn process(page: &mut MetricsPage, status: &StatusReport) {
     );
     if let Ok(unix) = SystemTime::now().duration_since(UNIX_EPOCH) {
         let start = unix.as_secs_f64() - status.uptime_seconds;
-        one("process_start_time_seconds", MetricKind::Gauge, "Since 1970.", start.round());
+        write_one("process_start_time_seconds", MetricKind::Gauge, "Since 1970.", start.round());
     }
     process_metrics(page);
 }
@@ -149,7 +149,7 @@ pub(crate) fn process_metrics(page: &mut MetricsPage) {
 }
 
 fn listeners(page: &mut MetricsPage, listeners: &[ListenerStatus]) {
-    let mut each = |name, kind, help, value: fn(&ListenerStatus) -> u64| {
+    let mut write_each = |name, kind, help, value: fn(&ListenerStatus) -> u64| {
         page.family(name, kind, help);
         for listener in listeners {
             let labels = [
@@ -160,16 +160,16 @@ fn listeners(page: &mut MetricsPage, listeners: &[ListenerStatus]) {
             page.sample("", &labels, value(listener) as f64);
         }
     };
-    each("plimsoll_connections", MetricKind::Gauge, "Client connections or flows open now.", |l| {
+    write_each("plimsoll_connections", MetricKind::Gauge, "Client connections or flows open now.", |l| {
         l.connections
     });
-    each(
+    write_each(
         "plimsoll_connections_accepted_total",
         MetricKind::Counter,
         "Client connections or flows accepted.",
         |l| l.accepted,
     );
-    each(
+    write_each(
         "plimsoll_connections_refused_total",
         MetricKind::Counter,
         "Client connections refused because of the limit on connections.",
@@ -178,7 +178,7 @@ fn listeners(page: &mut MetricsPage, listeners: &[ListenerStatus]) {
 }
 
 fn bindings(page: &mut MetricsPage, listeners: &[ListenerStatus]) {
-    let mut each = |name, kind, help, value: fn(&BindingStatus) -> u64| {
+    let mut write_each = |name, kind, help, value: fn(&BindingStatus) -> u64| {
         page.family(name, kind, help);
         for listener in listeners {
             for binding in &listener.bindings {
@@ -192,10 +192,13 @@ fn bindings(page: &mut MetricsPage, listeners: &[ListenerStatus]) {
             }
         }
     };
-    each("plimsoll_sessions_bound", MetricKind::Gauge, "Sessions of a listener bound to a member.", |b| {
-        b.bound
-    });
-    each(
+    write_each(
+        "plimsoll_sessions_bound",
+        MetricKind::Gauge,
+        "Sessions of a listener bound to a member.",
+        |b| b.bound,
+    );
+    write_each(
         "plimsoll_sessions_moved_total",
         MetricKind::Counter,
         "Sessions of a listener that a member under alert sent elsewhere.",
@@ -206,13 +209,23 @@ fn bindings(page: &mut MetricsPage, listeners: &[ListenerStatus]) {
 fn certificates(page: &mut MetricsPage, certificates: &[CertificateStatus]) {
     let help = "Seconds until a certificate that clients are shown ends, below 0 when it is over.";
     page.family("plimsoll_certificate_expiry_seconds", MetricKind::Gauge, help);
-    for (one, left) in certificates.iter().filter_map(|one| Some((one, one.expires_seconds?))) {
-        page.sample("", &[("certificate", &one.name), ("source", &one.source)], left.round());
+    for (certificate, expires_in) in
+        certificates.iter().filter_map(|certificate| Some((certificate, certificate.expires_seconds?)))
+    {
+        page.sample(
+            "",
+            &[("certificate", &certificate.name), ("source", &certificate.source)],
+            expires_in.round(),
+        );
     }
     let help = "1 if a certificate could not be obtained or renewed the last time (ACME).";
     page.family("plimsoll_certificate_failing", MetricKind::Gauge, help);
-    for one in certificates.iter().filter(|one| one.acme) {
-        page.sample("", &[("certificate", &one.name), ("source", &one.source)], flag(one.failure.is_some()));
+    for certificate in certificates.iter().filter(|certificate| certificate.acme) {
+        page.sample(
+            "",
+            &[("certificate", &certificate.name), ("source", &certificate.source)],
+            flag(certificate.failure.is_some()),
+        );
     }
 }
 
@@ -221,29 +234,29 @@ fn groups(page: &mut MetricsPage, groups: &[GroupStatus]) {
     for group in groups {
         page.sample("", &[("group", &group.name), ("strategy", &group.strategy)], 1.0);
     }
-    let mut each = |name, kind, help, value: fn(&GroupStatus) -> f64| {
+    let mut write_each = |name, kind, help, value: fn(&GroupStatus) -> f64| {
         page.family(name, kind, help);
         for group in groups {
             page.sample("", &[("group", &group.name)], value(group));
         }
     };
-    each("plimsoll_group_healthy", MetricKind::Gauge, "1 if a member of the group can be used.", |g| {
+    write_each("plimsoll_group_healthy", MetricKind::Gauge, "1 if a member of the group can be used.", |g| {
         flag(g.healthy)
     });
-    each(
+    write_each(
         "plimsoll_group_refused_ratio",
         MetricKind::Gauge,
         "Share of the requests of the last ten seconds that were refused for want of room; 0 if none was.",
         |g| g.shedding_share.unwrap_or(0.0),
     );
-    each("plimsoll_retries_total", MetricKind::Counter, "Requests tried again.", |g| g.retries as f64);
-    each(
+    write_each("plimsoll_retries_total", MetricKind::Counter, "Requests tried again.", |g| g.retries as f64);
+    write_each(
         "plimsoll_retries_denied_total",
         MetricKind::Counter,
         "Retries not done because the budget was spent.",
         |g| g.retries_denied as f64,
     );
-    each("plimsoll_queued", MetricKind::Gauge, "Requests waiting for a member.", |g| g.queued as f64);
+    write_each("plimsoll_queued", MetricKind::Gauge, "Requests waiting for a member.", |g| g.queued as f64);
     page.family(
         "plimsoll_hand_overs_total",
         MetricKind::Counter,
@@ -269,9 +282,9 @@ fn groups(page: &mut MetricsPage, groups: &[GroupStatus]) {
         "Requests that found no room, by how urgent they said they are.",
     );
     for group in groups {
-        for said in &group.urgencies {
-            let urgency = said.urgency.to_string();
-            for (outcome, count) in [("served", said.served), ("refused", said.refused)] {
+        for urgency_counts in &group.urgencies {
+            let urgency = urgency_counts.urgency.to_string();
+            for (outcome, count) in [("served", urgency_counts.served), ("refused", urgency_counts.refused)] {
                 let labels = [("group", &*group.name), ("urgency", &*urgency), ("outcome", outcome)];
                 page.sample("", &labels, count as f64);
             }
@@ -293,12 +306,12 @@ fn durations(page: &mut MetricsPage, groups: &[GroupStatus], buckets: impl Fn(&s
     );
     for group in groups {
         // Under traffic the buckets are read a moment after the count, but no bucket may exceed the last.
-        let mut most = 0;
+        let mut max_count = 0;
         for (bound, count) in buckets(&group.name).into_iter().filter(|(bound, _)| bound.is_finite()) {
-            most = most.max(count);
-            page.sample("_bucket", &[("group", &group.name), ("le", &number(bound))], most as f64);
+            max_count = max_count.max(count);
+            page.sample("_bucket", &[("group", &group.name), ("le", &number(bound))], max_count as f64);
         }
-        let count = most.max(group.latency.count) as f64;
+        let count = max_count.max(group.latency.count) as f64;
         page.sample("_bucket", &[("group", &group.name), ("le", "+Inf")], count);
         page.sample("_sum", &[("group", &group.name)], group.latency.sum);
         page.sample("_count", &[("group", &group.name)], count);
@@ -306,16 +319,17 @@ fn durations(page: &mut MetricsPage, groups: &[GroupStatus], buckets: impl Fn(&s
 }
 
 fn members(page: &mut MetricsPage, groups: &[GroupStatus]) {
-    let pairs = || groups.iter().flat_map(|group| group.members.iter().map(move |member| (group, member)));
+    let group_members =
+        || groups.iter().flat_map(|group| group.members.iter().map(move |member| (group, member)));
 
     page.family(
         "plimsoll_requests_total",
         MetricKind::Counter,
         "Requests, sessions or flows ended, by answer.",
     );
-    for (group, member) in pairs() {
-        let known = member.answers.keys().map(String::as_str);
-        for class in CLASSES.into_iter().chain(known).collect::<BTreeSet<_>>() {
+    for (group, member) in group_members() {
+        let known_classes = member.answers.keys().map(String::as_str);
+        for class in CLASSES.into_iter().chain(known_classes).collect::<BTreeSet<_>>() {
             let labels = [("group", &*group.name), ("member", &member.name), ("code_class", class)];
             page.sample("", &labels, member.answers.get(class).copied().unwrap_or(0) as f64);
         }
@@ -325,7 +339,7 @@ fn members(page: &mut MetricsPage, groups: &[GroupStatus]) {
         MetricKind::Counter,
         "Requests that the group refused while the member took none, by the reason why it did not.",
     );
-    for (group, member) in pairs() {
+    for (group, member) in group_members() {
         for (reason, count) in &member.refused {
             let reason = reason.replace(' ', "_");
             let labels = [("group", &*group.name), ("member", &member.name), ("reason", &reason)];
@@ -337,7 +351,7 @@ fn members(page: &mut MetricsPage, groups: &[GroupStatus]) {
         MetricKind::Gauge,
         "1 for the state the member is in, 0 for the others.",
     );
-    for (group, member) in pairs() {
+    for (group, member) in group_members() {
         for state in STATES {
             let labels = [("group", &*group.name), ("member", &member.name), ("state", state_label(state))];
             page.sample("", &labels, flag(member.state == state));
@@ -348,53 +362,61 @@ fn members(page: &mut MetricsPage, groups: &[GroupStatus]) {
         MetricKind::Summary,
         "From choosing the member to the last byte of its answer.",
     );
-    for (group, member) in pairs() {
+    for (group, member) in group_members() {
         let labels = [("group", &*group.name), ("member", &member.name)];
         page.sample("_sum", &labels, member.latency.sum);
         page.sample("_count", &labels, member.latency.count as f64);
     }
-    let mut each = |name, kind, help, value: fn(&MemberStatus) -> f64| {
+    let mut write_each = |name, kind, help, value: fn(&MemberStatus) -> f64| {
         page.family(name, kind, help);
-        for (group, member) in pairs() {
+        for (group, member) in group_members() {
             page.sample("", &[("group", &group.name), ("member", &member.name)], value(member));
         }
     };
-    each("plimsoll_member_in_flight", MetricKind::Gauge, "Requests, sessions or flows it works on.", |m| {
-        f64::from(m.in_flight)
-    });
-    each("plimsoll_member_capacity", MetricKind::Gauge, "Configured, relative to the others.", |m| {
+    write_each(
+        "plimsoll_member_in_flight",
+        MetricKind::Gauge,
+        "Requests, sessions or flows it works on.",
+        |m| f64::from(m.in_flight),
+    );
+    write_each("plimsoll_member_capacity", MetricKind::Gauge, "Configured, relative to the others.", |m| {
         m.capacity
     });
-    each("plimsoll_member_weight", MetricKind::Gauge, "Capacity times what slow start allows.", |m| m.weight);
-    each("plimsoll_member_idle_connections", MetricKind::Gauge, "Connections kept for reuse.", |m| {
+    write_each("plimsoll_member_weight", MetricKind::Gauge, "Capacity times what slow start allows.", |m| {
+        m.weight
+    });
+    write_each("plimsoll_member_idle_connections", MetricKind::Gauge, "Connections kept for reuse.", |m| {
         m.idle_connections as f64
     });
-    each(
+    write_each(
         "plimsoll_member_alert_share",
         MetricKind::Gauge,
         "Part of its sessions that is to go; 0 without an alert.",
         |m| m.alert_share,
     );
-    each("plimsoll_member_failures_total", MetricKind::Counter, "Requests that failed.", |m| {
+    write_each("plimsoll_member_failures_total", MetricKind::Counter, "Requests that failed.", |m| {
         m.failures as f64
     });
-    each("plimsoll_member_clients_left_total", MetricKind::Counter, "Requests that clients gave up.", |m| {
-        m.clients_left as f64
-    });
-    each("plimsoll_member_leases", MetricKind::Gauge, "Leases of it in force.", |m| m.leases as f64);
-    each(
+    write_each(
+        "plimsoll_member_clients_left_total",
+        MetricKind::Counter,
+        "Requests that clients gave up.",
+        |m| m.clients_left as f64,
+    );
+    write_each("plimsoll_member_leases", MetricKind::Gauge, "Leases of it in force.", |m| m.leases as f64);
+    write_each(
         "plimsoll_member_moved_total",
         MetricKind::Counter,
         "Sessions sent elsewhere: under alert, drained, or at their wish.",
         |m| m.moved as f64,
     );
-    each("plimsoll_member_connects_total", MetricKind::Counter, "Connections opened to it.", |m| {
+    write_each("plimsoll_member_connects_total", MetricKind::Counter, "Connections opened to it.", |m| {
         m.connects as f64
     });
-    each("plimsoll_member_sent_bytes_total", MetricKind::Counter, "Bytes sent to it.", |m| {
+    write_each("plimsoll_member_sent_bytes_total", MetricKind::Counter, "Bytes sent to it.", |m| {
         m.bytes_out as f64
     });
-    each("plimsoll_member_received_bytes_total", MetricKind::Counter, "Bytes received from it.", |m| {
+    write_each("plimsoll_member_received_bytes_total", MetricKind::Counter, "Bytes received from it.", |m| {
         m.bytes_in as f64
     });
     loads(page, groups);
@@ -408,36 +430,38 @@ fn loads(page: &mut MetricsPage, groups: &[GroupStatus]) {
             page.sample("", &[("group", &group.name)], load);
         }
     }
-    let mut each = |name, help, value: fn(&MemberStatus) -> Option<f64>| {
+    let mut write_each = |name, help, value: fn(&MemberStatus) -> Option<f64>| {
         page.family(name, MetricKind::Gauge, help);
         for (group, member) in
-            groups.iter().flat_map(|group| group.members.iter().map(move |one| (group, one)))
+            groups.iter().flat_map(|group| group.members.iter().map(move |member| (group, member)))
         {
             if let Some(value) = value(member) {
                 page.sample("", &[("group", &group.name), ("member", &member.name)], value);
             }
         }
     };
-    each("plimsoll_member_load", "As last reported, in the unit of the group's metric.", |m| {
+    write_each("plimsoll_member_load", "As last reported, in the unit of the group's metric.", |m| {
         m.load.map(|load| load.value)
     });
-    each("plimsoll_member_report_age_seconds", "Since its load was measured.", |m| {
+    write_each("plimsoll_member_report_age_seconds", "Since its load was measured.", |m| {
         m.load.map(|load| load.age_seconds)
     });
-    each("plimsoll_member_said_age_seconds", "Since it said with an answer what it can do.", |m| {
+    write_each("plimsoll_member_said_age_seconds", "Since it said with an answer what it can do.", |m| {
         m.said_age_seconds
     });
-    each("plimsoll_member_load_effective", "What strategies make of its loads.", |m| m.load_effective);
-    each("plimsoll_member_knee", "Requests it works on at once before they slow one another down.", |m| {
-        m.knee
-    });
-    each("plimsoll_member_limit", "Most requests at once, configured or by its knee.", |m| {
+    write_each("plimsoll_member_load_effective", "What strategies make of its loads.", |m| m.load_effective);
+    write_each(
+        "plimsoll_member_knee",
+        "Requests it works on at once before they slow one another down.",
+        |m| m.knee,
+    );
+    write_each("plimsoll_member_limit", "Most requests at once, configured or by its knee.", |m| {
         m.limit.map(f64::from)
     });
 }
 
-pub(crate) fn flag(yes: bool) -> f64 {
-    f64::from(u8::from(yes))
+pub(crate) fn flag(value: bool) -> f64 {
+    f64::from(u8::from(value))
 }
 
 fn state_label(state: MemberState) -> &'static str {
@@ -482,10 +506,10 @@ impl MetricsPage {
     pub(crate) fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
         self.text.push_str(self.name);
         self.text.push_str(suffix);
-        for (at, (name, value)) in labels.iter().enumerate() {
-            let _ = write!(self.text, "{}{name}=\"", if at == 0 { '{' } else { ',' });
-            for letter in value.chars() {
-                match letter {
+        for (index, (name, value)) in labels.iter().enumerate() {
+            let _ = write!(self.text, "{}{name}=\"", if index == 0 { '{' } else { ',' });
+            for character in value.chars() {
+                match character {
                     '\\' => self.text.push_str("\\\\"),
                     '"' => self.text.push_str("\\\""),
                     '\n' => self.text.push_str("\\n"),

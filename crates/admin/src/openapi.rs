@@ -21,15 +21,17 @@ pub fn document() -> Value {
 }
 
 /// Returns the document of one kind of process.
-pub fn document_of(by: ProcessKind) -> Value {
-    build_document(Some(by))
+pub fn document_of(process_kind: ProcessKind) -> Value {
+    build_document(Some(process_kind))
 }
 
-fn build_document(by: Option<ProcessKind>) -> Value {
+fn build_document(process_kind: Option<ProcessKind>) -> Value {
     let mut paths = Map::new();
-    for route in ROUTES.iter().filter(|route| by.is_none_or(|by| route.is_served_by(by))) {
+    for route in
+        ROUTES.iter().filter(|route| process_kind.is_none_or(|process_kind| route.is_served_by(process_kind)))
+    {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
-        item[route.method.to_ascii_lowercase()] = operation(route, by);
+        item[route.method.to_ascii_lowercase()] = operation(route, process_kind);
     }
     json!({
         "openapi": "3.1.0",
@@ -59,22 +61,22 @@ fn build_document(by: Option<ProcessKind>) -> Value {
     })
 }
 
-fn operation(route: &ApiRoute, by: Option<ProcessKind>) -> Value {
-    let (status, gives) = route.response;
+fn operation(route: &ApiRoute, process_kind: Option<ProcessKind>) -> Value {
+    let (status, response_kind) = route.response;
     let mut responses = Map::new();
-    responses.insert(status.to_string(), response(route, gives));
-    let mut refused = vec![
+    responses.insert(status.to_string(), response(route, response_kind));
+    let mut error_responses = vec![
         (401, "no credential, or one that does not count (control over TLS)"),
         (403, "the caller has no role with this verb (control over TLS)"),
     ];
     match route.request {
         RequestKind::Nothing => {}
-        RequestKind::Groups => refused.push((404, "there is no such group")),
-        RequestKind::ShutdownMode => refused.push((400, "the query is malformed")),
+        RequestKind::Groups => error_responses.push((404, "there is no such group")),
+        RequestKind::ShutdownMode => error_responses.push((400, "the query is malformed")),
         RequestKind::Since => {
-            refused.extend([(400, "the query is malformed"), (503, "too many event streams")])
+            error_responses.extend([(400, "the query is malformed"), (503, "too many event streams")])
         }
-        RequestKind::Report => refused.extend([
+        RequestKind::Report => error_responses.extend([
             (400, "the body is malformed"),
             (404, "there is no such group or member"),
             (413, "the body is longer than 16 KiB"),
@@ -82,7 +84,7 @@ fn operation(route: &ApiRoute, by: Option<ProcessKind>) -> Value {
             (429, "reports of this member come too fast"),
         ]),
         RequestKind::LeaseRequest | RequestKind::Renewal | RequestKind::Registration => {
-            refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
+            error_responses.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
         RequestKind::EndLeases
         | RequestKind::Member
@@ -91,35 +93,35 @@ fn operation(route: &ApiRoute, by: Option<ProcessKind>) -> Value {
         | RequestKind::Secret
         | RequestKind::KeyId
         | RequestKind::Upgrade => {
-            refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
+            error_responses.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
     }
     if route.request == RequestKind::Upgrade {
-        refused.push((409, "an upgrade or another command is under way"));
+        error_responses.push((409, "an upgrade or another command is under way"));
     }
     if route.request == RequestKind::LeaseRequest {
-        refused.push((429, "every member has as much to do as it can, or there are too many leases"));
-        refused.push((503, "there is no member that could be used"));
+        error_responses.push((429, "every member has as much to do as it can, or there are too many leases"));
+        error_responses.push((503, "there is no member that could be used"));
     }
     if matches!(route.name, "register" | "deregister") {
-        refused.push((400, "the body is malformed"));
-        refused.push((422, "it cannot be so; nothing has changed"));
-        refused.push((503, "where it would be kept is away, or the audit log cannot be written"));
+        error_responses.push((400, "the body is malformed"));
+        error_responses.push((422, "it cannot be so; nothing has changed"));
+        error_responses.push((503, "where it would be kept is away, or the audit log cannot be written"));
     }
     if route.operation.changes_state() {
-        refused.push((422, "it cannot be done; nothing has changed"));
-        refused.push((503, "the audit log cannot be written; nothing has changed"));
+        error_responses.push((422, "it cannot be done; nothing has changed"));
+        error_responses.push((503, "the audit log cannot be written; nothing has changed"));
     }
     match route.object_placeholder() {
         Some("group") if route.placeholders().any(|name| name == "lease") => {
-            refused.push((400, "there is a body, and it is malformed"));
-            refused.push((404, "there is no such group, or it has no such lease any more"));
+            error_responses.push((400, "there is a body, and it is malformed"));
+            error_responses.push((404, "there is no such group, or it has no such lease any more"));
         }
-        Some("group") => refused.push((404, "there is no such group, or it has none")),
+        Some("group") => error_responses.push((404, "there is no such group, or it has none")),
         Some(_) => {
-            refused.push((404, "there is no such process"));
+            error_responses.push((404, "there is no such process"));
             if route.operation.changes_state() {
-                refused.push((400, "the query is malformed"));
+                error_responses.push((400, "the query is malformed"));
             }
         }
         None => {}
@@ -127,17 +129,17 @@ fn operation(route: &ApiRoute, by: Option<ProcessKind>) -> Value {
     if route.name == "health" {
         responses.insert("503".into(), response(route, ResponseKind::Text));
     }
-    for (status, about) in refused {
-        let content = match gives {
+    for (status, description) in error_responses {
+        let content = match response_kind {
             ResponseKind::Html => json!({"text/html": {"schema": {"type": "string"}}}),
             _ => json!({"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}),
         };
-        responses.insert(status.to_string(), json!({"description": about, "content": content}));
+        responses.insert(status.to_string(), json!({"description": description, "content": content}));
     }
     if let RequestKind::Report = route.request {
         let content = json!({"application/json": {"schema": {"$ref": "#/components/schemas/Shed"}}});
-        let about = "taken; the member is under alert and is to let go this part of its sessions";
-        responses.insert("200".into(), json!({"description": about, "content": content}));
+        let description = "taken; the member is under alert and is to let go this part of its sessions";
+        responses.insert("200".into(), json!({"description": description, "content": content}));
     }
     let mut operation = json!({
         "operationId": route.name,
@@ -151,25 +153,29 @@ fn operation(route: &ApiRoute, by: Option<ProcessKind>) -> Value {
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    if let Some(body) = request_body(route, by) {
+    if let Some(body) = request_body(route, process_kind) {
         operation["requestBody"] = body;
     }
     operation
 }
 
 fn required_permission(route: &ApiRoute) -> String {
-    let who = match route.class {
+    let roles = match route.class {
         OperationClass::Query => "viewer, operator or admin",
         OperationClass::Operate => "operator or admin",
         OperationClass::Administer | OperationClass::Automate => "admin",
     };
-    let reach = match route.scope {
+    let scope_text = match route.scope {
         OperationScope::Process => "It is about the whole process.",
         OperationScope::Groups => "A role of some groups sees those.",
         OperationScope::Group => "A role of some groups has it for those.",
     };
-    let by: Vec<&str> = route.served_by.iter().map(|by| by.name()).collect();
-    format!("Verb `{}`: role {who}, or one of your own. {reach} Served by: {}.", route.name, by.join(", "))
+    let served_by: Vec<&str> = route.served_by.iter().map(|served_by| served_by.name()).collect();
+    format!(
+        "Verb `{}`: role {roles}, or one of your own. {scope_text} Served by: {}.",
+        route.name,
+        served_by.join(", ")
+    )
 }
 
 fn parameters(route: &ApiRoute) -> Vec<Value> {
@@ -183,11 +189,11 @@ fn parameters(route: &ApiRoute) -> Vec<Value> {
         parameters.push(json!({"name": "children", "in": "query", "schema": children}));
     }
     if route.request == RequestKind::Groups {
-        let about =
+        let description =
             "a balancer's group that has to have a usable member and refuse no requests; may be repeated";
         let schema = json!({"type": "array", "items": {"type": "string"}});
         parameters.push(json!({
-            "name": "group", "in": "query", "schema": schema, "explode": true, "description": about,
+            "name": "group", "in": "query", "schema": schema, "explode": true, "description": description,
         }));
     }
     if route.request == RequestKind::Since {
@@ -202,8 +208,8 @@ fn parameters(route: &ApiRoute) -> Vec<Value> {
 }
 
 /// Returns the bodies that daemons take in another form than balancers; `None` if there is no difference.
-fn of_daemon(takes: RequestKind) -> Option<(bool, Option<&'static str>)> {
-    match takes {
+fn of_daemon(request_kind: RequestKind) -> Option<(bool, Option<&'static str>)> {
+    match request_kind {
         // Drains the daemon as a whole.
         RequestKind::Member => Some((false, None)),
         RequestKind::Switch => Some((false, Some("ServiceSwitch"))),
@@ -213,31 +219,31 @@ fn of_daemon(takes: RequestKind) -> Option<(bool, Option<&'static str>)> {
     }
 }
 
-fn request_body(route: &ApiRoute, by: Option<ProcessKind>) -> Option<Value> {
-    let takes = route.request;
-    let daemons = of_daemon(takes)
-        .filter(|_| route.is_served_by(ProcessKind::Lottery) && by != Some(ProcessKind::Balancer));
-    let Some((required, name)) = daemons else { return balancer_body(takes) };
-    let theirs = name.map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-    if by == Some(ProcessKind::Lottery) {
-        let content = json!({"application/json": {"schema": theirs?}});
+fn request_body(route: &ApiRoute, process_kind: Option<ProcessKind>) -> Option<Value> {
+    let request_kind = route.request;
+    let daemon_body = of_daemon(request_kind)
+        .filter(|_| route.is_served_by(ProcessKind::Lottery) && process_kind != Some(ProcessKind::Balancer));
+    let Some((required, name)) = daemon_body else { return balancer_body(request_kind) };
+    let daemon_schema = name.map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    if process_kind == Some(ProcessKind::Lottery) {
+        let content = json!({"application/json": {"schema": daemon_schema?}});
         return Some(json!({"required": required, "content": content}));
     }
     // The whole document contains both forms.
-    let mut both = balancer_body(takes)?;
-    let schema = both["content"]["application/json"]["schema"].take();
-    let either: Vec<Value> = [schema].into_iter().chain(theirs).collect();
-    both["content"]["application/json"]["schema"] = match either.as_slice() {
-        [one] => one.clone(),
-        _ => json!({"anyOf": either}),
+    let mut body = balancer_body(request_kind)?;
+    let schema = body["content"]["application/json"]["schema"].take();
+    let schemas: Vec<Value> = [schema].into_iter().chain(daemon_schema).collect();
+    body["content"]["application/json"]["schema"] = match schemas.as_slice() {
+        [only_schema] => only_schema.clone(),
+        _ => json!({"anyOf": schemas}),
     };
-    both["required"] = required.into();
-    Some(both)
+    body["required"] = required.into();
+    Some(body)
 }
 
-fn balancer_body(takes: RequestKind) -> Option<Value> {
-    let refer = |name: &str| json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
-    let name = match takes {
+fn balancer_body(request_kind: RequestKind) -> Option<Value> {
+    let schema_ref = |name: &str| json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
+    let name = match request_kind {
         RequestKind::LeaseRequest => Some("Wish"),
         RequestKind::Renewal => Some("Renewal"),
         RequestKind::EndLeases => Some("Lessees"),
@@ -246,9 +252,9 @@ fn balancer_body(takes: RequestKind) -> Option<Value> {
         _ => None,
     };
     if let Some(name) = name {
-        return Some(json!({"required": false, "content": {"application/json": refer(name)}}));
+        return Some(json!({"required": false, "content": {"application/json": schema_ref(name)}}));
     }
-    let content = match takes {
+    let content = match request_kind {
         RequestKind::LeaseRequest
         | RequestKind::Renewal
         | RequestKind::EndLeases
@@ -257,19 +263,19 @@ fn balancer_body(takes: RequestKind) -> Option<Value> {
         RequestKind::Nothing | RequestKind::Groups | RequestKind::Since | RequestKind::ShutdownMode => {
             return None;
         }
-        RequestKind::Secret => json!({"application/json": refer("Key")}),
-        RequestKind::KeyId => json!({"application/json": refer("KeyId")}),
-        RequestKind::Report => json!({"application/json": refer("Report")}),
-        RequestKind::Member => json!({"application/json": refer("Target")}),
-        RequestKind::Switch => json!({"application/json": refer("Switch")}),
-        RequestKind::Setting => json!({"application/json": refer("Setting")}),
+        RequestKind::Secret => json!({"application/json": schema_ref("Key")}),
+        RequestKind::KeyId => json!({"application/json": schema_ref("KeyId")}),
+        RequestKind::Report => json!({"application/json": schema_ref("Report")}),
+        RequestKind::Member => json!({"application/json": schema_ref("Target")}),
+        RequestKind::Switch => json!({"application/json": schema_ref("Switch")}),
+        RequestKind::Setting => json!({"application/json": schema_ref("Setting")}),
     };
     Some(json!({"required": true, "content": content}))
 }
 
-fn response(route: &ApiRoute, gives: ResponseKind) -> Value {
+fn response(route: &ApiRoute, response_kind: ResponseKind) -> Value {
     let text = json!({"schema": {"type": "string"}});
-    let content = match gives {
+    let content = match response_kind {
         ResponseKind::Text => json!({"text/plain": text}),
         ResponseKind::Page => json!({"text/plain": text}),
         ResponseKind::Html => json!({"text/html": text}),
@@ -294,7 +300,7 @@ fn schemas() -> Value {
             "type": "object", "required": required, "properties": properties,
         })
     };
-    let closed = |required: &[&str], properties: Value| {
+    let closed_object = |required: &[&str], properties: Value| {
         let mut schema = object(required, properties);
         schema["additionalProperties"] = false.into();
         schema
@@ -353,9 +359,9 @@ fn schemas() -> Value {
         "ior": {"type": "string"}, "corbaloc": {"type": "string"},
     });
     // One value with its name, or several under their names, or both.
-    let report = |several: usize, name: Value, value: Value| {
+    let report = |min_properties: usize, name: Value, value: Value| {
         let values = json!({
-            "type": "object", "additionalProperties": number(json!("number")), "minProperties": several,
+            "type": "object", "additionalProperties": number(json!("number")), "minProperties": min_properties,
         });
         let mut age = number(json!(["number", "null"]));
         age["minimum"] = 0.into();
@@ -365,18 +371,18 @@ fn schemas() -> Value {
             "age_seconds": age,
         })
     };
-    let own = |several: usize, name: Value, value: Value| {
-        let mut properties = report(several, name, value);
+    let lottery_document = |min_properties: usize, name: Value, value: Value| {
+        let mut properties = report(min_properties, name, value);
         properties["member"] = json!({"type": ["string", "null"]});
         properties
     };
     let own_report = json!({"anyOf": [
-        closed(&["name", "value"], own(0, json!("string"), json!("number"))),
-        closed(&["values"], own(1, json!("null"), json!("null"))),
+        closed_object(&["name", "value"], lottery_document(0, json!("string"), json!("number"))),
+        closed_object(&["values"], lottery_document(1, json!("null"), json!("null"))),
     ]});
     let report = json!({"anyOf": [
-        closed(&["member", "name", "value"], report(0, json!("string"), json!("number"))),
-        closed(&["member", "values"], report(1, json!("null"), json!("null"))),
+        closed_object(&["member", "name", "value"], report(0, json!("string"), json!("number"))),
+        closed_object(&["member", "values"], report(1, json!("null"), json!("null"))),
     ]});
     let shed =
         object(&["share", "epoch"], json!({"share": {"type": "number"}, "epoch": {"type": "integer"}}));
@@ -388,7 +394,7 @@ fn schemas() -> Value {
         "since_unix_ms": {"type": "integer"}, "pid": {"type": ["integer", "null"]},
         "outdated": {"type": "boolean"}, "restarts": {"type": "integer"}, "failures": {"type": "integer"},
     });
-    let household = json!({
+    let supervisor_status = json!({
         "schema": {"type": "integer"}, "version": text(), "pid": {"type": "integer"},
         "stopping": {"type": "boolean"}, "reload_error": {"type": ["string", "null"]},
         "processes": {"type": "array", "items": {"$ref": "#/components/schemas/Process"}},
@@ -409,7 +415,7 @@ fn schemas() -> Value {
             &["name", "members"],
             json!({"name": text(), "members": {"type": "array"}}),
         ),
-        "Household": object(&["schema", "version", "pid", "stopping", "processes"], household),
+        "Household": object(&["schema", "version", "pid", "stopping", "processes"], supervisor_status),
         "Key": lottery::key(),
         "KeyId": lottery::key_id(),
         "Keys": lottery::keys(),
@@ -430,7 +436,7 @@ fn schemas() -> Value {
         "OwnReport": own_report,
         "ServiceSetting": lottery::setting(),
         "ServiceSwitch": lottery::switch(),
-        "Setting": closed(
+        "Setting": closed_object(
             &["group", "key", "value"],
             json!({"group": text(), "key": text(), "value": text()}),
         ),
@@ -438,11 +444,11 @@ fn schemas() -> Value {
         "Status": object(&["schema", "version", "pid", "listeners", "groups"], status),
         "Stopping": object(&["stopping"], json!({"stopping": {"type": "boolean"}})),
         "Switch": json!({"oneOf": [
-            closed(&["member"], target.clone()),
-            closed(&["listener"], json!({"listener": text()})),
-            closed(&["balancing"], json!({"balancing": text()})),
+            closed_object(&["member"], target.clone()),
+            closed_object(&["listener"], json!({"listener": text()})),
+            closed_object(&["balancing"], json!({"balancing": text()})),
         ]}),
-        "Target": closed(&["member"], target),
+        "Target": closed_object(&["member"], target),
         "Upgrade": upgrade::request(),
         "Upgraded": upgrade::result(),
         "Undrained": object(&["undrained"], json!({"undrained": text()})),
@@ -463,22 +469,24 @@ mod tests {
     fn what_it_refers_to_is_there_and_every_verb_is_in_it() {
         let document = document();
         let text = document.to_string();
-        let mut refers = 0;
-        for part in text.split("\"#").skip(1) {
-            let pointer = part.split('"').next().unwrap();
+        let mut reference_count = 0;
+        for fragment in text.split("\"#").skip(1) {
+            let pointer = fragment.split('"').next().unwrap();
             assert!(document.pointer(pointer).is_some(), "{pointer}");
-            refers += 1;
+            reference_count += 1;
         }
-        assert!(refers > 20, "{refers}");
+        assert!(reference_count > 20, "{reference_count}");
         for route in ROUTES {
             let operation = &document["paths"][route.path][route.method.to_ascii_lowercase()];
             assert_eq!(operation["x-verb"], route.name);
             assert_eq!(operation["x-served-by"].as_array().unwrap().len(), route.served_by.len());
         }
-        let own = document_of(ProcessKind::Lottery);
-        assert!(own["paths"]["/v1/drain"]["post"]["requestBody"].is_null());
-        let set = "/paths/~1v1~1set/post/requestBody/content/application~1json/schema";
-        let schema = |by: Option<ProcessKind>| build_document(by).pointer(set).unwrap().clone();
+        let lottery_document = document_of(ProcessKind::Lottery);
+        assert!(lottery_document["paths"]["/v1/drain"]["post"]["requestBody"].is_null());
+        let schema_pointer = "/paths/~1v1~1set/post/requestBody/content/application~1json/schema";
+        let schema = |process_kind: Option<ProcessKind>| {
+            build_document(process_kind).pointer(schema_pointer).unwrap().clone()
+        };
         assert_eq!(
             schema(Some(ProcessKind::Lottery)),
             json!({"$ref": "#/components/schemas/ServiceSetting"})
@@ -488,7 +496,10 @@ mod tests {
             schema(None),
             json!({"anyOf": [schema(Some(ProcessKind::Balancer)), schema(Some(ProcessKind::Lottery))]})
         );
-        assert!(own["paths"]["/v1/keys/accept"].is_object() && own["paths"]["/v1/shutdown"].is_null());
+        assert!(
+            lottery_document["paths"]["/v1/keys/accept"].is_object()
+                && lottery_document["paths"]["/v1/shutdown"].is_null()
+        );
     }
 
     /// The document is written by `plimsoll config openapi > docs/schema/openapi.json`.
@@ -496,7 +507,7 @@ mod tests {
     fn the_committed_one_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema/openapi.json");
         let committed = std::fs::read_to_string(path).unwrap_or_default();
-        let fresh = serde_json::to_string_pretty(&document()).unwrap() + "\n";
-        assert!(committed == fresh, "{path} is old: plimsoll config openapi > docs/schema/openapi.json");
+        let generated = serde_json::to_string_pretty(&document()).unwrap() + "\n";
+        assert!(committed == generated, "{path} is old: plimsoll config openapi > docs/schema/openapi.json");
     }
 }

@@ -44,11 +44,11 @@ impl OperationLocks {
     /// # Errors
     /// An upgrade is in progress: afterwards another process is responsible.
     pub(crate) async fn lock_operator(&self) -> Result<OperationGuard, BusyRejection> {
-        let over = || {
+        let check_upgrade = || {
             let why = "an upgrade is under way: wait for its end";
             if self.upgrade.load(SeqCst) { Err((StatusCode::SERVICE_UNAVAILABLE, why)) } else { Ok(()) }
         };
-        over()?;
+        check_upgrade()?;
         Ok(OperationGuard::Operator { _order: Arc::clone(&self.operator).lock_owned().await })
     }
 
@@ -63,18 +63,18 @@ impl OperationLocks {
     /// # Errors
     /// Another operation is in progress: the command must not be delayed until another process runs.
     pub(crate) fn lock_upgrade(&self) -> Result<OperationGuard, BusyRejection> {
-        let order = Arc::clone(&self.operator).try_lock_owned().map_err(|_| {
+        let operator_guard = Arc::clone(&self.operator).try_lock_owned().map_err(|_| {
             (StatusCode::CONFLICT, "an upgrade or another command is under way: wait for its end")
         })?;
         self.upgrade.store(true, SeqCst);
-        Ok(OperationGuard::Upgrade { _order: order, begun: Arc::clone(&self.upgrade) })
+        Ok(OperationGuard::Upgrade { _order: operator_guard, begun: Arc::clone(&self.upgrade) })
     }
 }
 
 impl Drop for OperationGuard {
     fn drop(&mut self) {
-        if let Self::Upgrade { begun, .. } = self {
-            begun.store(false, SeqCst);
+        if let Self::Upgrade { begun: is_upgrading, .. } = self {
+            is_upgrading.store(false, SeqCst);
         }
     }
 }
@@ -85,27 +85,27 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_waits_for_an_upgrade_or_for_members() {
-        let turns = OperationLocks::new();
-        let all = async || {
-            let mut all = Vec::new();
+        let locks = OperationLocks::new();
+        let fill_slots = async || {
+            let mut guards = Vec::new();
             for _ in 0..MAX_REGISTRATIONS {
-                all.push(turns.lock_member().await);
+                guards.push(locks.lock_member().await);
             }
-            all
+            guards
         };
-        let members = all().await;
-        let order = turns.lock_operator().await;
-        assert!(order.is_ok());
-        assert_eq!(turns.lock_upgrade().err().map(|(status, _)| status), Some(StatusCode::CONFLICT));
-        drop((order, members));
-        let upgrade = turns.lock_upgrade();
+        let members = fill_slots().await;
+        let operator_guard = locks.lock_operator().await;
+        assert!(operator_guard.is_ok());
+        assert_eq!(locks.lock_upgrade().err().map(|(status, _)| status), Some(StatusCode::CONFLICT));
+        drop((operator_guard, members));
+        let upgrade = locks.lock_upgrade();
         assert!(upgrade.is_ok());
-        let (status, why) = turns.lock_operator().await.err().unwrap();
+        let (status, why) = locks.lock_operator().await.err().unwrap();
         assert_eq!(
             (status, why),
             (StatusCode::SERVICE_UNAVAILABLE, "an upgrade is under way: wait for its end")
         );
-        drop((all().await, upgrade));
-        assert!(turns.lock_operator().await.is_ok(), "it failed, or another process is to be asked");
+        drop((fill_slots().await, upgrade));
+        assert!(locks.lock_operator().await.is_ok(), "it failed, or another process is to be asked");
     }
 }

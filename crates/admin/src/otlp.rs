@@ -60,7 +60,7 @@ pub struct SpanExporter {
     authorities: Option<WatchedFiles<ClientConfig>>,
     resource: Resource,
     /// Whether the last export failed. A failure is logged once, until an export succeeds.
-    failing: bool,
+    is_failing: bool,
 }
 
 /// The reason why spans were not accepted.
@@ -72,12 +72,12 @@ struct ExportError {
 }
 
 impl ExportError {
-    fn transient(why: impl ToString) -> Self {
-        Self { why: why.to_string(), retry: Some(None) }
+    fn transient(reason: impl ToString) -> Self {
+        Self { why: reason.to_string(), retry: Some(None) }
     }
 
-    fn permanent(why: impl ToString) -> Self {
-        Self { why: why.to_string(), retry: None }
+    fn permanent(reason: impl ToString) -> Self {
+        Self { why: reason.to_string(), retry: None }
     }
 }
 
@@ -98,7 +98,7 @@ impl SpanExporter {
             text("service.instance.id", &instance_id()),
             OtlpKeyValue::new("process.pid", i64::from(std::process::id())),
         ];
-        Ok(Self { collector, authorities, resource: Resource { attributes }, failing: false })
+        Ok(Self { collector, authorities, resource: Resource { attributes }, is_failing: false })
     }
 
     /// Sends spans and returns the number that was accepted. It may take minutes if the collector is
@@ -110,29 +110,31 @@ impl SpanExporter {
         let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
         let resource_spans = vec![ResourceSpans { resource: Some(self.resource.clone()), scope_spans }];
         let body = Bytes::from(ExportTraceRequest { resource_spans }.encode_to_vec());
-        let mut wait = FIRST_PAUSE;
-        for turn in 1..=MAX_ATTEMPTS {
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1..=MAX_ATTEMPTS {
             let limit = self.collector.timeout;
-            let sent = timeout(limit, self.post(body.clone())).await;
-            let trouble = match sent
+            let result = timeout(limit, self.post(body.clone())).await;
+            let error = match result
                 .unwrap_or_else(|_| Err(ExportError::transient(format!("no answer in {limit:?}"))))
             {
-                Ok(rejected) => {
-                    if std::mem::take(&mut self.failing) {
+                Ok(rejected_count) => {
+                    if std::mem::take(&mut self.is_failing) {
                         tracing::info!("spans are sent to {} again", self.collector.url);
                     }
-                    return count.saturating_sub(rejected);
+                    return count.saturating_sub(rejected_count);
                 }
-                Err(trouble) => trouble,
+                Err(error) => error,
             };
-            if !std::mem::replace(&mut self.failing, true) {
-                tracing::warn!("cannot send spans to {}: {}", self.collector.url, trouble.why);
+            if !std::mem::replace(&mut self.is_failing, true) {
+                tracing::warn!("cannot send spans to {}: {}", self.collector.url, error.why);
             }
-            match trouble.retry {
-                Some(said) if turn < MAX_ATTEMPTS => sleep(said.unwrap_or(wait).min(MAX_PAUSE)).await,
+            match error.retry {
+                Some(retry_after) if attempt < MAX_ATTEMPTS => {
+                    sleep(retry_after.unwrap_or(pause).min(MAX_PAUSE)).await
+                }
                 _ => break,
             }
-            wait *= 2;
+            pause *= 2;
         }
         0
     }
@@ -149,8 +151,9 @@ impl SpanExporter {
             Some(authorities) => {
                 let config = authorities.current_or_log("the authorities of the collector of spans");
                 let name = ServerName::try_from(url.host.clone()).map_err(ExportError::permanent)?;
-                let secure = TlsConnector::from(config).connect(name, stream).await;
-                self.exchange(secure.map_err(|error: io::Error| ExportError::transient(error))?, body).await
+                let tls_stream = TlsConnector::from(config).connect(name, stream).await;
+                self.exchange(tls_stream.map_err(|error: io::Error| ExportError::transient(error))?, body)
+                    .await
             }
         }
     }
@@ -172,32 +175,37 @@ impl SpanExporter {
         }
         let request = request.body(Full::new(body)).map_err(ExportError::permanent)?;
         let exchange = async {
-            let answer = sender.send_request(request).await.map_err(ExportError::transient)?;
-            let (head, body) = answer.into_parts();
+            let response = sender.send_request(request).await.map_err(ExportError::transient)?;
+            let (head, body) = response.into_parts();
             let body =
                 Limited::new(body, MAX_RESPONSE).collect().await.map_err(ExportError::transient)?.to_bytes();
-            let later = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-            interpret(head.status, &body, later.map(Duration::from_secs))
+            let retry_after =
+                head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            interpret(head.status, &body, retry_after.map(Duration::from_secs))
         };
         drive_connection(connection, exchange).await
     }
 }
 
 /// Interprets a response: the number of rejected spans, or the reason why none was accepted.
-fn interpret(status: StatusCode, body: &[u8], later: Option<Duration>) -> Result<usize, ExportError> {
+fn interpret(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Result<usize, ExportError> {
     match status.as_u16() {
         200..=299 => {
             // A collector with an unknown response body has accepted the spans nevertheless.
-            let said = ExportTraceResponse::decode(body).ok().and_then(|answer| answer.partial_success);
-            let Some(said) = said else { return Ok(0) };
-            if said.rejected_spans > 0 {
-                let why = printable(&said.error_message);
-                tracing::warn!("the collector of spans did not take {}: {why}", said.rejected_spans);
+            let partial_success =
+                ExportTraceResponse::decode(body).ok().and_then(|parsed| parsed.partial_success);
+            let Some(partial_success) = partial_success else { return Ok(0) };
+            if partial_success.rejected_spans > 0 {
+                let message = printable(&partial_success.error_message);
+                tracing::warn!(
+                    "the collector of spans did not take {}: {message}",
+                    partial_success.rejected_spans
+                );
             }
-            Ok(usize::try_from(said.rejected_spans).unwrap_or_default())
+            Ok(usize::try_from(partial_success.rejected_spans).unwrap_or_default())
         }
         429 | 502 | 503 | 504 => {
-            Err(ExportError { why: format!("it answered {status}"), retry: Some(later) })
+            Err(ExportError { why: format!("it answered {status}"), retry: Some(retry_after) })
         }
         _ => Err(ExportError::permanent(format!("it answered {status}"))),
     }
@@ -228,12 +236,12 @@ mod tests {
     use super::*;
 
     /// Starts a collector with these responses. Returns its address and the received requests.
-    async fn collector(answers: &'static [&'static str]) -> (Url, tokio::task::JoinHandle<Vec<Vec<u8>>>) {
+    async fn collector(responses: &'static [&'static str]) -> (Url, tokio::task::JoinHandle<Vec<Vec<u8>>>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let asked = tokio::spawn(async move {
-            let mut asked = Vec::new();
-            for answer in answers {
+        let server_task = tokio::spawn(async move {
+            let mut requests = Vec::new();
+            for response in responses {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = Vec::new();
                 loop {
@@ -243,7 +251,7 @@ mod tests {
                     let text = String::from_utf8_lossy(&request).to_lowercase();
                     let length =
                         text.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
-                    let head = request.windows(4).position(|four| four == b"\r\n\r\n");
+                    let head = request.windows(4).position(|window| window == b"\r\n\r\n");
                     if let (Some(head), Some(length)) = (head, length)
                         && request.len() >= head + 4 + length.parse::<usize>().unwrap()
                     {
@@ -251,13 +259,13 @@ mod tests {
                     }
                     assert!(len > 0, "{text}");
                 }
-                stream.write_all(answer.as_bytes()).await.unwrap();
+                stream.write_all(response.as_bytes()).await.unwrap();
                 let _ = stream.shutdown().await;
-                asked.push(request);
+                requests.push(request);
             }
-            asked
+            requests
         });
-        (Url { https: false, host: "127.0.0.1".into(), port, path: "/v1/traces".into() }, asked)
+        (Url { https: false, host: "127.0.0.1".into(), port, path: "/v1/traces".into() }, server_task)
     }
 
     fn exporter(url: Url) -> SpanExporter {
@@ -279,33 +287,36 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_put_off_is_sent_again() {
-        let (url, asked) = collector(&[
+        let (url, requests) = collector(&[
             "HTTP/1.1 503 No\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 429 No\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
         ])
         .await;
         assert_eq!(exporter(url).send(spans()).await, 3);
-        let asked = asked.await.unwrap();
-        let head = String::from_utf8_lossy(&asked[0]).to_lowercase();
+        let requests = requests.await.unwrap();
+        let head = String::from_utf8_lossy(&requests[0]).to_lowercase();
         assert!(head.starts_with("post /v1/traces http/1.1\r\n"), "{head}");
         assert!(
             head.contains("authorization: bearer x\r\n") && head.contains("application/x-protobuf"),
             "{head}"
         );
         let body = |request: &[u8]| {
-            let head = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+            let head = request.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
             ExportTraceRequest::decode(&request[head + 4..]).unwrap()
         };
-        assert_eq!(body(&asked[0]), body(&asked[2]));
-        let sent = &body(&asked[0]).resource_spans[0];
-        assert_eq!(sent.resource.as_ref().unwrap().attributes[0], OtlpKeyValue::new("service.name", "lb"));
-        assert_eq!(sent.scope_spans[0].spans, spans());
+        assert_eq!(body(&requests[0]), body(&requests[2]));
+        let resource_spans = &body(&requests[0]).resource_spans[0];
+        assert_eq!(
+            resource_spans.resource.as_ref().unwrap().attributes[0],
+            OtlpKeyValue::new("service.name", "lb")
+        );
+        assert_eq!(resource_spans.scope_spans[0].spans, spans());
     }
 
     #[tokio::test]
     async fn what_is_refused_is_dropped_and_some_may_be() {
-        let (url, asked) = collector(&[
+        let (url, requests) = collector(&[
             "HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n\x0a\x06\x08\x02\x12\x02no",
         ])
@@ -313,7 +324,7 @@ mod tests {
         let mut exporter = exporter(url);
         assert_eq!(exporter.send(spans()).await, 0);
         assert_eq!(exporter.send(spans()).await, 1);
-        assert_eq!(asked.await.unwrap().len(), 2);
+        assert_eq!(requests.await.unwrap().len(), 2);
     }
 
     #[tokio::test(start_paused = true)]
@@ -324,13 +335,13 @@ mod tests {
 
     #[test]
     fn spans_are_taken_below_the_endpoint() {
-        for (given, full) in [
+        for (base_url, expected) in [
             ("http://a:4318", "http://a:4318/v1/traces"),
             ("http://a:4318/", "http://a:4318/v1/traces"),
             ("https://a/otlp", "https://a:443/otlp/v1/traces"),
             ("https://a/otlp/v1/traces", "https://a:443/otlp/v1/traces"),
         ] {
-            assert_eq!(traces_url(&given.parse().unwrap()).to_string(), full);
+            assert_eq!(traces_url(&base_url.parse().unwrap()).to_string(), expected);
         }
     }
 }

@@ -53,12 +53,12 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_everything() {
-        let now = ProcessSnapshot::read();
-        assert!(now.cpu_seconds > 0.0);
-        assert!(now.resident_bytes.unwrap() > 100e3);
-        assert!(now.virtual_bytes > now.resident_bytes);
-        let before = now.open_fds.unwrap();
-        assert!((3.0..1e6).contains(&before), "{before}");
-        assert!(now.max_fds.is_none_or(|max| max >= before));
+        let snapshot = ProcessSnapshot::read();
+        assert!(snapshot.cpu_seconds > 0.0);
+        assert!(snapshot.resident_bytes.unwrap() > 100e3);
+        assert!(snapshot.virtual_bytes > snapshot.resident_bytes);
+        let fds_before = snapshot.open_fds.unwrap();
+        assert!((3.0..1e6).contains(&fds_before), "{fds_before}");
+        assert!(snapshot.max_fds.is_none_or(|max| max >= fds_before));
     }
 }

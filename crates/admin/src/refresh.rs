@@ -67,7 +67,7 @@ impl FromStr for Url {
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) || rest.contains(['#', '@']) {
             return Err("has characters that such a URL cannot have".into());
         }
-        let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
+        let (authority, path) = rest.find('/').map_or((rest, "/"), |index| rest.split_at(index));
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && !port.ends_with(']') => {
                 (host, port.parse().ok().filter(|port| *port > 0).ok_or("has no port behind the colon")?)
@@ -127,39 +127,39 @@ impl<T: Send + Sync + 'static> RefreshedResource<T> {
     pub(crate) fn new(
         url: Url,
         authorities: PathBuf,
-        make: impl Fn(&[u8]) -> Result<T, String> + Send + Sync + 'static,
+        parse: impl Fn(&[u8]) -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Arc<Self>, String> {
         let name = authorities.display().to_string();
         let open = || WatchedFiles::open(vec![authorities], move |files| client_config(&name, files.first()));
         let authorities = if url.https { Some(open()?) } else { None };
-        let held = Mutex::new(ResourceCache { value: None, requested_at: None });
-        let (rounds, make) = (watch::Sender::new(0), Box::new(make));
+        let cache = Mutex::new(ResourceCache { value: None, requested_at: None });
+        let (attempts, parse) = (watch::Sender::new(0), Box::new(parse));
         Ok(Arc::new(Self {
             url,
             authorities,
-            parse: make,
-            cache: held,
+            parse,
+            cache,
             refresh_requested: Notify::new(),
-            attempts: rounds,
+            attempts,
             soonest: MIN_REFRESH_INTERVAL,
         }))
     }
 
     /// Returns the last value, unless it is too old.
     pub(crate) fn current(&self) -> Option<Arc<T>> {
-        let held = self.lock_cache();
-        let (value, fetched) = held.value.as_ref()?;
-        (fetched.elapsed() < MAX_AGE).then(|| Arc::clone(value))
+        let cache = self.lock_cache();
+        let (value, fetched_at) = cache.value.as_ref()?;
+        (fetched_at.elapsed() < MAX_AGE).then(|| Arc::clone(value))
     }
 
     /// Requests a fetch for a missing key. Returns `true` if the resource has been fetched since.
     pub(crate) async fn refresh(&self) -> bool {
-        if self.lock_cache().requested_at.is_some_and(|asked| asked.elapsed() < self.soonest) {
+        if self.lock_cache().requested_at.is_some_and(|requested_at| requested_at.elapsed() < self.soonest) {
             return false;
         }
-        let mut rounds = self.attempts.subscribe();
+        let mut attempts = self.attempts.subscribe();
         self.refresh_requested.notify_one();
-        timeout(REFRESH_WAIT, rounds.changed()).await.is_ok_and(|changed| changed.is_ok())
+        timeout(REFRESH_WAIT, attempts.changed()).await.is_ok_and(|changed| changed.is_ok())
     }
 
     /// Fetches the resource now and whenever it is due.
@@ -167,25 +167,25 @@ impl<T: Send + Sync + 'static> RefreshedResource<T> {
         let mut failures = 0_u32;
         loop {
             self.lock_cache().requested_at = Some(Instant::now());
-            let fetched = timeout(RESPONSE_TIMEOUT, self.fetch()).await;
-            let wait = match fetched.unwrap_or_else(|_| Err(format!("no answer in {RESPONSE_TIMEOUT:?}"))) {
-                Ok((value, good)) => {
+            let result = timeout(RESPONSE_TIMEOUT, self.fetch()).await;
+            let wait = match result.unwrap_or_else(|_| Err(format!("no answer in {RESPONSE_TIMEOUT:?}"))) {
+                Ok((value, fresh_for)) => {
                     if failures > 0 || self.lock_cache().value.is_none() {
                         tracing::info!("fetched {}", self.url);
                     }
                     failures = 0;
                     self.lock_cache().value = Some((Arc::new(value), Instant::now()));
-                    good
+                    fresh_for
                 }
-                Err(why) => {
+                Err(error) => {
                     if failures == 0 {
-                        tracing::warn!("cannot fetch {}: {why}; what was fetched before stays", self.url);
+                        tracing::warn!("cannot fetch {}: {error}; what was fetched before stays", self.url);
                     }
                     failures = (failures + 1).min(6);
                     self.soonest * 2_u32.pow(failures - 1)
                 }
             };
-            self.attempts.send_modify(|round| *round += 1);
+            self.attempts.send_modify(|attempt| *attempt += 1);
             sleep(self.soonest).await;
             tokio::select! {
                 () = sleep(wait.saturating_sub(self.soonest)) => {}
@@ -196,40 +196,40 @@ impl<T: Send + Sync + 'static> RefreshedResource<T> {
 
     /// Returns the new value and its lifetime.
     async fn fetch(&self) -> Result<(T, Duration), String> {
-        let said = |error: io::Error| error.to_string();
-        let stream = TcpStream::connect((self.url.host.as_str(), self.url.port)).await.map_err(said)?;
-        let (head, body) = match &self.authorities {
+        let io_error = |error: io::Error| error.to_string();
+        let stream = TcpStream::connect((self.url.host.as_str(), self.url.port)).await.map_err(io_error)?;
+        let (headers, body) = match &self.authorities {
             None => self.exchange(stream).await?,
             Some(authorities) => {
                 let config = authorities.current_or_log("the certificate authorities of the key server");
                 let name = ServerName::try_from(self.url.host.clone()).map_err(|error| error.to_string())?;
                 let connector = TlsConnector::from(config);
-                self.exchange(connector.connect(name, stream).await.map_err(said)?).await?
+                self.exchange(connector.connect(name, stream).await.map_err(io_error)?).await?
             }
         };
-        Ok(((self.parse)(&body)?, lifetime(&head)))
+        Ok(((self.parse)(&body)?, lifetime(&headers)))
     }
 
     async fn exchange<S>(&self, stream: S) -> Result<(HeaderMap, Bytes), String>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let wrong = |error: hyper::Error| error.to_string();
+        let http_error = |error: hyper::Error| error.to_string();
         let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(wrong)?;
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(http_error)?;
         let request = Request::get(&self.url.path)
             .header(HOST, self.url.authority())
             .header(ACCEPT, "application/json")
             .body(Empty::<Bytes>::new())
             .map_err(|error| error.to_string())?;
         let exchange = async {
-            let answer = sender.send_request(request).await.map_err(wrong)?;
-            if answer.status() != StatusCode::OK {
-                return Err(format!("the answer is {}", answer.status()));
+            let response = sender.send_request(request).await.map_err(http_error)?;
+            if response.status() != StatusCode::OK {
+                return Err(format!("the answer is {}", response.status()));
             }
-            let (head, body) = answer.into_parts();
+            let (parts, body) = response.into_parts();
             let body = Limited::new(body, MAX_RESPONSE).collect().await.map_err(|error| error.to_string())?;
-            Ok((head.headers, body.to_bytes()))
+            Ok((parts.headers, body.to_bytes()))
         };
         drive_connection(connection, exchange).await
     }
@@ -249,7 +249,7 @@ impl<T> fmt::Debug for RefreshedResource<T> {
 pub(crate) fn client_config(name: &str, pem: Option<&Vec<u8>>) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(pem.map_or(&[], Vec::as_slice)) {
-        let authority = authority.map_err(|why| format!("{name} is not PEM: {why}"))?;
+        let authority = authority.map_err(|error| format!("{name} is not PEM: {error}"))?;
         // Some of a system's many authorities may be invalid.
         let _ = roots.add(authority);
     }
@@ -259,17 +259,19 @@ pub(crate) fn client_config(name: &str, pem: Option<&Vec<u8>>) -> Result<ClientC
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|why| why.to_string())?
+        .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(config)
 }
 
 /// Returns the lifetime by `Cache-Control` (RFC 9111, section 5.2.2.1), within bounds.
-fn lifetime(head: &HeaderMap) -> Duration {
-    let told = head.get(CACHE_CONTROL).and_then(|value| value.to_str().ok());
-    let age = told.and_then(|told| {
-        let ages = told.split(',').filter_map(|part| part.trim().strip_prefix("max-age=")?.parse().ok());
+fn lifetime(headers: &HeaderMap) -> Duration {
+    let cache_control = headers.get(CACHE_CONTROL).and_then(|value| value.to_str().ok());
+    let age = cache_control.and_then(|cache_control| {
+        let ages = cache_control
+            .split(',')
+            .filter_map(|directive| directive.trim().strip_prefix("max-age=")?.parse().ok());
         ages.min()
     });
     age.map_or(DEFAULT_LIFETIME, Duration::from_secs).clamp(MIN_LIFETIME, MAX_LIFETIME)

@@ -44,50 +44,50 @@ impl<T> WatchedFiles<T> {
     /// The reason, with the name of the file where it is known.
     pub(crate) fn open(
         paths: Vec<PathBuf>,
-        make: impl Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync + 'static,
+        parse: impl Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
         let bytes = read(&paths)?;
-        let value = Arc::new(make(&bytes)?);
+        let value = Arc::new(parse(&bytes)?);
         Ok(Self {
             paths,
-            parse: Box::new(make),
+            parse: Box::new(parse),
             cache: Mutex::new(FileCache { bytes, value, current_error: None }),
         })
     }
 
     /// Returns the current value.
     pub(crate) fn current(&self) -> FileValue<T> {
-        let mut held = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = match read(&self.paths) {
-            Ok(bytes) if bytes == held.bytes => {
-                held.current_error = None;
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let parsed = match read(&self.paths) {
+            Ok(bytes) if bytes == cache.bytes => {
+                cache.current_error = None;
                 None
             }
             Ok(bytes) => Some((self.parse)(&bytes).map(|value| (bytes, value))),
-            Err(why) => Some(Err(why)),
+            Err(error) => Some(Err(error)),
         };
-        let news = match made {
+        let change = match parsed {
             None => None,
             Some(Ok((bytes, value))) => {
-                *held = FileCache { bytes, value: Arc::new(value), current_error: None };
+                *cache = FileCache { bytes, value: Arc::new(value), current_error: None };
                 Some(Ok(()))
             }
-            Some(Err(why)) if held.current_error.as_ref() == Some(&why) => None,
-            Some(Err(why)) => {
-                held.current_error = Some(why.clone());
-                Some(Err(why))
+            Some(Err(error)) if cache.current_error.as_ref() == Some(&error) => None,
+            Some(Err(error)) => {
+                cache.current_error = Some(error.clone());
+                Some(Err(error))
             }
         };
-        FileValue { value: Arc::clone(&held.value), change: news }
+        FileValue { value: Arc::clone(&cache.value), change }
     }
 
     /// Returns the current value; changes are logged as `what`.
-    pub(crate) fn current_or_log(&self, what: &str) -> Arc<T> {
-        let FileValue { value, change: news } = self.current();
-        match news {
+    pub(crate) fn current_or_log(&self, description: &str) -> Arc<T> {
+        let FileValue { value, change } = self.current();
+        match change {
             None => {}
-            Some(Ok(())) => tracing::info!("{what} were read anew"),
-            Some(Err(why)) => tracing::warn!("{what}: {why}; what was read before stays"),
+            Some(Ok(())) => tracing::info!("{description} were read anew"),
+            Some(Err(error)) => tracing::warn!("{description}: {error}; what was read before stays"),
         }
         value
     }
@@ -101,10 +101,10 @@ impl<T> fmt::Debug for WatchedFiles<T> {
 }
 
 fn read(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
-    let one = |path: &Path| {
+    let read_file = |path: &Path| {
         let mut bytes = Vec::new();
-        let got = File::open(path).and_then(|file| file.take(MAX_SIZE + 1).read_to_end(&mut bytes));
-        match got {
+        let read_result = File::open(path).and_then(|file| file.take(MAX_SIZE + 1).read_to_end(&mut bytes));
+        match read_result {
             Ok(_) if bytes.len() as u64 > MAX_SIZE => {
                 Err(format!("{} is larger than {} MiB", path.display(), MAX_SIZE >> 20))
             }
@@ -112,7 +112,7 @@ fn read(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
             Err(error) => Err(format!("cannot read {}: {error}", path.display())),
         }
     };
-    paths.iter().map(|path| one(path)).collect()
+    paths.iter().map(|path| read_file(path)).collect()
 }
 
 #[cfg(test)]
@@ -129,21 +129,21 @@ mod tests {
         let path = std::env::temp_dir().join(format!("plimsoll-files-{}", std::process::id()));
         std::fs::write(&path, "1").unwrap();
         let files = WatchedFiles::open(vec![path.clone()], number).unwrap();
-        let look = || {
-            let FileValue { value, change: news } = files.current();
-            (*value, news)
+        let current_value = || {
+            let FileValue { value, change } = files.current();
+            (*value, change)
         };
-        assert_eq!(look(), (1, None));
+        assert_eq!(current_value(), (1, None));
         std::fs::write(&path, "2").unwrap();
-        assert_eq!(look(), (2, Some(Ok(()))));
-        assert_eq!(look(), (2, None));
+        assert_eq!(current_value(), (2, Some(Ok(()))));
+        assert_eq!(current_value(), (2, None));
         std::fs::write(&path, "x").unwrap();
-        assert_eq!(look(), (2, Some(Err("x is not a number".into()))));
-        assert_eq!(look(), (2, None), "said once");
+        assert_eq!(current_value(), (2, Some(Err("x is not a number".into()))));
+        assert_eq!(current_value(), (2, None), "said once");
         std::fs::remove_file(&path).unwrap();
-        assert!(look().1.unwrap().unwrap_err().contains("cannot read"));
+        assert!(current_value().1.unwrap().unwrap_err().contains("cannot read"));
         std::fs::write(&path, "2").unwrap();
-        assert_eq!(look(), (2, None), "as it was");
+        assert_eq!(current_value(), (2, None), "as it was");
         std::fs::remove_file(&path).unwrap();
         assert!(WatchedFiles::open(vec![path], number).is_err());
     }

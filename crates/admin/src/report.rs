@@ -18,11 +18,11 @@ use crate::LoadReport;
 
 /// Parses the body of a report; the text of an error is for its sender. `named` means that the member is
 /// required; a lottery daemon's is the server beside it.
-pub(crate) fn parse(body: &[u8], named: bool) -> Result<LoadReport, String> {
+pub(crate) fn parse(body: &[u8], needs_member: bool) -> Result<LoadReport, String> {
     let text = std::str::from_utf8(body).map_err(|_| "the body is not UTF-8 text".to_owned())?.trim();
     let body = if text.starts_with('{') { json(text)? } else { form(text)? };
     let member = body.member.unwrap_or_default();
-    if named && member.is_empty() {
+    if needs_member && member.is_empty() {
         return Err(format!("the report names no member: {GIVE}"));
     }
     let mut values: Vec<(String, f64)> = body.values.into_iter().collect();
@@ -94,13 +94,13 @@ fn number(name: &str, value: &str) -> Result<f64, String> {
 fn unescaped(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        match first {
+    while let [first_byte, tail @ ..] = rest {
+        rest = tail;
+        match first_byte {
             b'+' => bytes.push(b' '),
             b'%' => {
-                let digits = rest.split_at_checked(2).and_then(|(digits, after)| {
-                    rest = after;
+                let digits = rest.split_at_checked(2).and_then(|(digits, tail)| {
+                    rest = tail;
                     // Two hexadecimal digits are ASCII, and therefore text; a sign is not a digit.
                     let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.contains('+'))?;
                     u8::from_str_radix(digits, 16).ok()
@@ -116,8 +116,8 @@ fn unescaped(text: &str) -> Result<String, String> {
 }
 
 /// Shortens external text for a message.
-fn quote_short(word: &str) -> String {
-    word.chars().take(80).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+fn quote_short(text: &str) -> String {
+    text.chars().take(80).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 #[cfg(any(test, fuzzing))]
@@ -127,7 +127,7 @@ pub(crate) mod invariants;
 mod tests {
     use super::*;
 
-    fn said(body: &str) -> Result<LoadReport, String> {
+    fn parse_report(body: &str) -> Result<LoadReport, String> {
         parse(body.as_bytes(), true)
     }
 
@@ -145,12 +145,12 @@ mod tests {
             r#"{"member": "10.0.0.1:80", "name": "cpu", "value": 0.4}"#,
             r#" {"member": "10.0.0.1:80", "values": {"cpu": 0.4}}"#,
         ] {
-            assert_eq!(said(body), Ok(cpu(0.4)), "{body}");
+            assert_eq!(parse_report(body), Ok(cpu(0.4)), "{body}");
         }
         let body = r#"{"group":"web","member":"10.0.0.1:80","values":{"b":2,"a":1},"age_seconds":0.2}"#;
         let values = vec![("a".into(), 1.0), ("b".into(), 2.0)];
         let report = LoadReport { group: Some("web".into()), values, age_seconds: Some(0.2), ..cpu(0.0) };
-        assert_eq!(said(body), Ok(report));
+        assert_eq!(parse_report(body), Ok(report));
     }
 
     #[test]
@@ -174,14 +174,14 @@ mod tests {
             ("member=a:1&cpu=1&age_seconds=-5", "age_seconds is -5: give how many seconds ago"),
             (r#"{"member": "a:1", "values": {"cpu": 1}, "age_seconds": -1e9}"#, "age_seconds is -1000000000"),
         ] {
-            let said = said(body).expect_err(body);
-            assert!(said.contains(why), "{body}: {said}");
+            let error = parse_report(body).expect_err(body);
+            assert!(error.contains(why), "{body}: {error}");
         }
         assert!(parse(b"\xff", true).is_err());
-        assert_eq!(said("member=a:1&cpu=1&age_seconds=-0").unwrap().age_seconds, Some(0.0));
+        assert_eq!(parse_report("member=a:1&cpu=1&age_seconds=-0").unwrap().age_seconds, Some(0.0));
         // The server beside a daemon needs no name.
         assert_eq!(parse(b"cpu=1", false).unwrap().member, "");
         // The receiver validates it.
-        assert!(said("member=a:1&cpu=NaN").unwrap().values[0].1.is_nan());
+        assert!(parse_report("member=a:1&cpu=NaN").unwrap().values[0].1.is_nan());
     }
 }

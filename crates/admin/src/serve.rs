@@ -37,7 +37,7 @@ use crate::write_timeout::WriteTimeout;
 use crate::{BoundAddresses, Config, StartError, route};
 
 /// The maximum number of connections to each endpoint for people and scrapers.
-const CONNECTIONS: u32 = 64;
+const MAX_CONNECTIONS: u32 = 64;
 /// The maximum number of connections to the reports endpoint. Each ends with its report, so that agents do
 /// not hold them.
 pub(crate) const MAX_REPORT_CONNECTIONS: u32 = 256;
@@ -79,27 +79,27 @@ pub(crate) struct BoundEndpoints {
 
 impl BoundEndpoints {
     /// Opens the endpoints. For `left` see [`ControlSocket::open`].
-    pub(crate) async fn open(config: Config, left: Arc<AtomicBool>) -> Result<Self, StartError> {
-        left.store(config.keeps_control_file, Relaxed);
-        let mut given = config.inherited_sockets;
-        let mut given = |door: &str| {
-            let place = given.iter().position(|(of, _)| *of == door)?;
-            Some(given.swap_remove(place).1)
+    pub(crate) async fn open(config: Config, is_handed_over: Arc<AtomicBool>) -> Result<Self, StartError> {
+        is_handed_over.store(config.keeps_control_file, Relaxed);
+        let mut inherited_sockets = config.inherited_sockets;
+        let mut take_inherited = |name: &str| {
+            let index = inherited_sockets.iter().position(|(socket_name, _)| *socket_name == name)?;
+            Some(inherited_sockets.swap_remove(index).1)
         };
         let listener = match config.listen {
-            Some(addr) => Some(listen::bind_listener(addr, "listen", given("listen")).await?),
+            Some(addr) => Some(listen::bind_listener(addr, "listen", take_inherited("listen")).await?),
             None => None,
         };
         let reports = match config.reports {
-            Some(addr) => Some(listen::bind_listener(addr, "reports", given("reports")).await?),
+            Some(addr) => Some(listen::bind_listener(addr, "reports", take_inherited("reports")).await?),
             None => None,
         };
         let secured = match config.secured {
-            Some(secured) => Some(SecuredListener::open(secured, given("secured")).await?),
+            Some(secured) => Some(SecuredListener::open(secured, take_inherited("secured")).await?),
             None => None,
         };
         let control = match &config.control {
-            Some(path) => Some(ControlSocket::open(path, given("control"), left).await?),
+            Some(path) => Some(ControlSocket::open(path, take_inherited("control"), is_handed_over).await?),
             None => None,
         };
         Ok(Self {
@@ -117,78 +117,87 @@ impl BoundEndpoints {
 
     /// Returns copies of their sockets, by the names of [`Config::inherited_sockets`].
     pub(crate) fn copies(&self) -> io::Result<Vec<(&'static str, OwnedFd)>> {
-        let secured = self.secured.as_ref().map(|(door, _)| door.listener.as_fd());
-        let all = [
-            ("listen", self.listener.as_ref().map(|door| door.as_fd())),
-            ("reports", self.reports.as_ref().map(|door| door.as_fd())),
-            ("control", self.control.as_ref().map(|door| door.listener.as_fd())),
+        let secured = self.secured.as_ref().map(|(listener, _)| listener.listener.as_fd());
+        let sockets = [
+            ("listen", self.listener.as_ref().map(|listener| listener.as_fd())),
+            ("reports", self.reports.as_ref().map(|listener| listener.as_fd())),
+            ("control", self.control.as_ref().map(|listener| listener.listener.as_fd())),
             ("secured", secured),
         ];
-        let copied = |(name, door): (_, Option<BorrowedFd<'_>>)| {
-            Some(door?.try_clone_to_owned().map(|copy| (name, copy)))
+        let duplicate = |(name, listener): (_, Option<BorrowedFd<'_>>)| {
+            Some(listener?.try_clone_to_owned().map(|copy| (name, copy)))
         };
-        all.into_iter().filter_map(copied).collect()
+        sockets.into_iter().filter_map(duplicate).collect()
     }
 
     /// Returns the addresses of the endpoints.
     pub(crate) fn addresses(&self) -> BoundAddresses {
-        let of = |listener: &Option<TcpListener>| listener.as_ref().and_then(|door| door.local_addr().ok());
-        let secured = self.secured.as_ref().and_then(|(door, _)| door.listener.local_addr().ok());
-        BoundAddresses { listen: of(&self.listener), reports: of(&self.reports), secured }
+        let local_address = |listener: &Option<TcpListener>| {
+            listener.as_ref().and_then(|listener| listener.local_addr().ok())
+        };
+        let secured = self.secured.as_ref().and_then(|(listener, _)| listener.listener.local_addr().ok());
+        BoundAddresses {
+            listen: local_address(&self.listener),
+            reports: local_address(&self.reports),
+            secured,
+        }
     }
 
     /// Serves all endpoints with `behind` as the backend, until `stopped` is sent or dropped.
-    pub(crate) async fn serve(self, behind: AdminBackend, stopped: oneshot::Receiver<()>) {
+    pub(crate) async fn serve(self, backend: AdminBackend, stopped: oneshot::Receiver<()>) {
         let mut stopped = stopped;
-        if let Some(opening) = &self.open_signal {
+        if let Some(open_signal) = &self.open_signal {
             tokio::select! {
-                () = opening.notified() => {}
+                () = open_signal.notified() => {}
                 _ = &mut stopped => return,
             }
         }
-        let (end, ended) = watch::channel(false);
-        let turns = Arc::new(OperationLocks::new());
-        let room = |powers, guard: Option<EndpointAuthenticator>| {
-            let plane = AdminEndpoint::new(
-                behind.clone(),
-                powers,
+        let (end_sender, end_receiver) = watch::channel(false);
+        let locks = Arc::new(OperationLocks::new());
+        let make_endpoint = |capability, authenticator: Option<EndpointAuthenticator>| {
+            let endpoint = AdminEndpoint::new(
+                backend.clone(),
+                capability,
                 self.audit.clone(),
-                turns.clone(),
+                locks.clone(),
                 MAX_EVENT_STREAMS,
-                ended.clone(),
+                end_receiver.clone(),
             )
             .with_host_names(self.names.clone())
             .with_leases(!self.reports_only)
             .with_registration(self.register);
-            Arc::new(match guard {
-                Some(guard) => plane.with_authenticator(guard),
-                None => plane,
+            Arc::new(match authenticator {
+                Some(authenticator) => endpoint.with_authenticator(authenticator),
+                None => endpoint,
             })
         };
-        let most = [
-            (CONNECTIONS, true),
-            (CONNECTIONS, true),
+        let slot_limits = [
+            (MAX_CONNECTIONS, true),
+            (MAX_CONNECTIONS, true),
             (MAX_REPORT_CONNECTIONS, true),
             (MAX_SECURED_CONNECTIONS, false),
         ];
-        let lobbies = most.map(|(places, open)| ConnectionSlots::new(places, open));
-        let (secured, guarded) = match self.secured {
-            Some((door, guard)) => (Some(door), room(EndpointCapability::Command, Some(guard))),
-            None => (None, room(EndpointCapability::Command, None)),
+        let slot_pools =
+            slot_limits.map(|(max_connections, is_open)| ConnectionSlots::new(max_connections, is_open));
+        let (secured, secured_endpoint) = match self.secured {
+            Some((secured_listener, authenticator)) => {
+                (Some(secured_listener), make_endpoint(EndpointCapability::Command, Some(authenticator)))
+            }
+            None => (None, make_endpoint(EndpointCapability::Command, None)),
         };
-        let shows = room(EndpointCapability::Query, None);
+        let query_endpoint = make_endpoint(EndpointCapability::Query, None);
         tokio::select! {
             _ = stopped => {}
-            () = accept_connections(self.listener, shows, &lobbies[0]) => {}
-            () = accept_connections(self.control, room(EndpointCapability::Command, None), &lobbies[1]) => {}
-            () = accept_connections(self.reports, room(EndpointCapability::Report, None), &lobbies[2]) => {}
-            () = accept_connections(secured, guarded, &lobbies[3]) => {}
+            () = accept_connections(self.listener, query_endpoint, &slot_pools[0]) => {}
+            () = accept_connections(self.control, make_endpoint(EndpointCapability::Command, None), &slot_pools[1]) => {}
+            () = accept_connections(self.reports, make_endpoint(EndpointCapability::Report, None), &slot_pools[2]) => {}
+            () = accept_connections(secured, secured_endpoint, &slot_pools[3]) => {}
         }
         // The endpoints are closed and the socket's file is gone. Earlier requests are still answered.
-        let _ = end.send(true);
+        let _ = end_sender.send(true);
         let _ = timeout(SHUTDOWN_GRACE, async {
-            for (lobby, (places, _)) in lobbies.iter().zip(most) {
-                let _ = lobby.slots.acquire_many(places).await;
+            for (slots, (max_connections, _)) in slot_pools.iter().zip(slot_limits) {
+                let _ = slots.slots.acquire_many(max_connections).await;
             }
         })
         .await;
@@ -226,8 +235,8 @@ impl ConnectionSource for TcpListener {
         Ok((stream, from.to_string()))
     }
 
-    async fn identify_peer(&self, raw: TcpStream) -> Result<(TcpStream, PeerIdentity), String> {
-        Ok((raw, Caller::unauthenticated().into()))
+    async fn identify_peer(&self, stream: TcpStream) -> Result<(TcpStream, PeerIdentity), String> {
+        Ok((stream, Caller::unauthenticated().into()))
     }
 }
 
@@ -241,9 +250,9 @@ impl ConnectionSource for ControlSocket {
         Ok((stream, pid.map_or_else(|| "unix".to_owned(), |pid| format!("unix, pid {pid}"))))
     }
 
-    async fn identify_peer(&self, raw: UnixStream) -> Result<(UnixStream, PeerIdentity), String> {
-        let peer = raw.peer_cred().map_err(|error| format!("it is not known who it is: {error}"))?;
-        Ok((raw, Caller::unix(peer.uid()).into()))
+    async fn identify_peer(&self, stream: UnixStream) -> Result<(UnixStream, PeerIdentity), String> {
+        let peer = stream.peer_cred().map_err(|error| format!("it is not known who it is: {error}"))?;
+        Ok((stream, Caller::unix(peer.uid()).into()))
     }
 }
 
@@ -256,22 +265,19 @@ struct SecuredListener {
 impl SecuredListener {
     async fn open(
         secured: crate::SecuredConfig,
-        given: Option<OwnedFd>,
+        inherited: Option<OwnedFd>,
     ) -> Result<(Self, EndpointAuthenticator), StartError> {
         let tokens =
             secured.jwt.map(TokenVerifier::open).transpose().map_err(StartError::Secured)?.map(Arc::new);
         let tickets =
             secured.keytab.as_deref().map(TicketVerifier::open).transpose().map_err(StartError::Secured)?;
-        let strangers = tokens.is_some() || tickets.is_some();
-        let welcome = PeerAcceptor::open(&secured.tls, strangers).map_err(StartError::Secured)?;
-        let listener = listen::bind_listener(secured.tls.address, "control", given).await?;
+        let accepts_anonymous = tokens.is_some() || tickets.is_some();
+        let acceptor = PeerAcceptor::open(&secured.tls, accepts_anonymous).map_err(StartError::Secured)?;
+        let listener = listen::bind_listener(secured.tls.address, "control", inherited).await?;
         if let Some(tokens) = &tokens {
             tokens.keep();
         }
-        Ok((
-            Self { listener, acceptor: welcome },
-            EndpointAuthenticator { rules: secured.rules, tokens, tickets },
-        ))
+        Ok((Self { listener, acceptor }, EndpointAuthenticator { rules: secured.rules, tokens, tickets }))
     }
 }
 
@@ -285,37 +291,37 @@ impl ConnectionSource for SecuredListener {
         ConnectionSource::accept(&self.listener).await
     }
 
-    async fn identify_peer(&self, raw: TcpStream) -> Result<(Self::Stream, PeerIdentity), String> {
-        let met = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(raw)).await;
-        met.unwrap_or_else(|_| Err("the handshake did not end in time".into()))
+    async fn identify_peer(&self, stream: TcpStream) -> Result<(Self::Stream, PeerIdentity), String> {
+        let result = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(stream)).await;
+        result.unwrap_or_else(|_| Err("the handshake did not end in time".into()))
     }
 }
 
 async fn accept_connections<D: ConnectionSource>(
-    door: Option<D>,
-    plane: Arc<AdminEndpoint>,
-    lobby: &ConnectionSlots,
+    source: Option<D>,
+    endpoint: Arc<AdminEndpoint>,
+    slots: &ConnectionSlots,
 ) {
-    let Some(door) = door.map(Arc::new) else { return std::future::pending().await };
-    let refusals = Arc::new(Semaphore::new(MAX_REJECTIONS));
+    let Some(source) = source.map(Arc::new) else { return std::future::pending().await };
+    let rejection_slots = Arc::new(Semaphore::new(MAX_REJECTIONS));
     loop {
-        match door.accept().await {
-            Ok((stream, from)) => match lobby.acquire(&from) {
-                Some(guest) => {
+        match source.accept().await {
+            Ok((stream, from)) => match slots.acquire(&from) {
+                Some(slot) => {
                     // The next connection may arrive before the first read of this one.
-                    guest.mark_idle();
-                    let visit = tokio::spawn(serve_connection(
-                        door.clone(),
+                    slot.mark_idle();
+                    let task = tokio::spawn(serve_connection(
+                        source.clone(),
                         stream,
                         from,
-                        plane.clone(),
-                        guest.clone(),
+                        endpoint.clone(),
+                        slot.clone(),
                     ));
-                    guest.set_task(visit.abort_handle());
+                    slot.set_task(task.abort_handle());
                 }
                 None if D::REJECTS_IN_PLAIN_TEXT => {
-                    if let Ok(slot) = refusals.clone().try_acquire_owned() {
-                        tokio::spawn(timeout(REJECTION_TIMEOUT, send_rejection(stream, slot)));
+                    if let Ok(permit) = rejection_slots.clone().try_acquire_owned() {
+                        tokio::spawn(timeout(REJECTION_TIMEOUT, send_rejection(stream, permit)));
                     }
                 }
                 None => {}
@@ -331,36 +337,36 @@ async fn accept_connections<D: ConnectionSource>(
 }
 
 async fn serve_connection<D: ConnectionSource>(
-    door: Arc<D>,
-    raw: D::Raw,
+    source: Arc<D>,
+    raw_stream: D::Raw,
     from: String,
-    plane: Arc<AdminEndpoint>,
-    guest: Arc<ConnectionSlot>,
+    endpoint: Arc<AdminEndpoint>,
+    slot: Arc<ConnectionSlot>,
 ) {
-    match door.identify_peer(raw).await {
+    match source.identify_peer(raw_stream).await {
         Ok((stream, PeerIdentity { caller, channel })) => {
             if caller.kind != CredentialKind::None {
-                guest.mark_authenticated();
+                slot.mark_authenticated();
             }
-            serve_http(stream, PeerConnection { caller, channel, origin: from, slot: guest }, plane).await;
+            serve_http(stream, PeerConnection { caller, channel, origin: from, slot }, endpoint).await;
         }
-        Err(why) => plane.log_rejected_connection(&from, &why),
+        Err(reason) => endpoint.log_rejected_connection(&from, &reason),
     }
 }
 
-async fn serve_http<S>(stream: S, arrival: PeerConnection, plane: Arc<AdminEndpoint>)
+async fn serve_http<S>(stream: S, peer: PeerConnection, endpoint: Arc<AdminEndpoint>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let arrival = Arc::new(arrival);
+    let peer = Arc::new(peer);
     let service = service_fn(|mut request: Request<Incoming>| {
-        let (plane, arrival) = (plane.clone(), arrival.clone());
+        let (endpoint, peer) = (endpoint.clone(), peer.clone());
         async move {
-            let guest = arrival.slot.clone();
-            guest.mark_busy();
-            request.extensions_mut().insert(guest.clone());
-            let answer = route::answer(plane, arrival, request).await;
-            answer.map(|answer| answer.map(|body| TrackedBody { body, slot: guest }))
+            let slot = peer.slot.clone();
+            slot.mark_busy();
+            request.extensions_mut().insert(slot.clone());
+            let response = route::handle(endpoint, peer, request).await;
+            response.map(|response| response.map(|body| TrackedBody { body, slot }))
         }
     });
     let connection = http1::Builder::new()
@@ -372,7 +378,7 @@ where
     tokio::select! {
         // Client errors are answered or end the connection; they are not logged.
         _ = connection.as_mut() => return,
-        () = plane.wait_for_end() => connection.as_mut().graceful_shutdown(),
+        () = endpoint.wait_for_end() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }
@@ -411,7 +417,7 @@ impl Drop for TrackedBody {
 
 /// Sends a rejection for want of a slot. The client's data is read and discarded: closing a socket with
 /// unread bytes resets the connection, and the client would not see the response.
-async fn send_rejection<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, _slot: OwnedSemaphorePermit) {
+async fn send_rejection<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, _permit: OwnedSemaphorePermit) {
     if stream.write_all(BUSY_RESPONSE).await.is_ok() && stream.shutdown().await.is_ok() {
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     }

@@ -174,49 +174,51 @@ pub(crate) fn parse_shutdown_mode(query: &str) -> Result<ShutdownMode, String> {
 
 /// Responds to a query about a Supervisor; `permit` admits some of the processes.
 pub(crate) async fn respond(
-    plane: &AdminEndpoint,
+    endpoint: &AdminEndpoint,
     supervisor: &Arc<dyn SupervisorBackend>,
     caller: &Caller,
-    verb: Operation,
+    operation: Operation,
     name: Option<&str>,
-    permit: &GrantedScope,
+    scope: &GrantedScope,
 ) -> Response<ResponseBody> {
-    if verb == Operation::Health {
+    if operation == Operation::Health {
         return queries::health(supervisor.status().stopping);
     }
-    let trusted = trusted_scope(plane, caller);
-    let seen = |household| redact(household, permit, &trusted);
-    match verb {
-        Operation::Metrics => queries::metrics_response(metrics::metrics_page(&seen(supervisor.status()))),
+    let trusted_scope = trusted_scope(endpoint, caller);
+    let redact_status = |status| redact(status, scope, &trusted_scope);
+    match operation {
+        Operation::Metrics => {
+            queries::metrics_response(metrics::metrics_page(&redact_status(supervisor.status())))
+        }
         Operation::Process => {
-            let household = seen(supervisor.status());
-            let names: Vec<&str> = household.processes.iter().map(|process| &*process.name).collect();
+            let status = redact_status(supervisor.status());
+            let names: Vec<&str> = status.processes.iter().map(|process| &*process.name).collect();
             let name = name.unwrap_or_default();
-            match household.processes.iter().find(|process| process.name == name) {
+            match status.processes.iter().find(|process| process.name == name) {
                 Some(process) => to_json(StatusCode::OK, process),
                 None => {
-                    let why = format!("there is no process {name}; there are: {}", names.join(", "));
-                    error(StatusCode::NOT_FOUND, why)
+                    let reason = format!("there is no process {name}; there are: {}", names.join(", "));
+                    error(StatusCode::NOT_FOUND, reason)
                 }
             }
         }
         Operation::ProcessDetails => {
             // The queried processes may be slow. Only one view at a time, as each causes many queries.
-            let _turn = plane.locks.slow_query.lock().await;
+            let _guard = endpoint.locks.slow_query.lock().await;
             let supervisor = Arc::clone(supervisor);
             match tokio::task::spawn_blocking(move || supervisor.detailed_status()).await {
-                Ok(view) => to_json(StatusCode::OK, &seen(view)),
-                Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()),
+                Ok(status) => to_json(StatusCode::OK, &redact_status(status)),
+                Err(reason) => error(StatusCode::INTERNAL_SERVER_ERROR, reason.to_string()),
             }
         }
-        _ => to_json(StatusCode::OK, &seen(supervisor.status())),
+        _ => to_json(StatusCode::OK, &redact_status(supervisor.status())),
     }
 }
 
 /// Returns the processes whose arguments and output the caller may see.
-pub(crate) fn trusted_scope(plane: &AdminEndpoint, caller: &Caller) -> GrantedScope {
-    match plane.capability {
-        EndpointCapability::Command => plane.granted_scope(caller, Operation::ProcessStart),
+pub(crate) fn trusted_scope(endpoint: &AdminEndpoint, caller: &Caller) -> GrantedScope {
+    match endpoint.capability {
+        EndpointCapability::Command => endpoint.granted_scope(caller, Operation::ProcessStart),
         EndpointCapability::Query | EndpointCapability::Report => GrantedScope::Denied,
     }
 }
@@ -224,31 +226,31 @@ pub(crate) fn trusted_scope(plane: &AdminEndpoint, caller: &Caller) -> GrantedSc
 /// Reduces a status to what the caller may see: the processes that `permit` admits, with arguments and output
 /// only for those that `trusted` admits.
 pub(crate) fn redact(
-    mut household: SupervisorStatus,
-    permit: &GrantedScope,
-    trusted: &GrantedScope,
+    mut status: SupervisorStatus,
+    scope: &GrantedScope,
+    trusted_scope: &GrantedScope,
 ) -> SupervisorStatus {
-    household.processes.retain(|process| permit.covers(&process.name));
-    for process in household.processes.iter_mut().filter(|process| !trusted.covers(&process.name)) {
+    status.processes.retain(|process| scope.covers(&process.name));
+    for process in status.processes.iter_mut().filter(|process| !trusted_scope.covers(&process.name)) {
         process.command.truncate(1);
-        if let Some(exit) = &mut process.last_exit {
-            exit.lines.clear();
+        if let Some(last_exit) = &mut process.last_exit {
+            last_exit.lines.clear();
         }
     }
-    if *trusted != GrantedScope::All && household.reload_error.is_some() {
+    if *trusted_scope != GrantedScope::All && status.reload_error.is_some() {
         // The error quotes the file.
-        household.reload_error = Some("refused".into());
+        status.reload_error = Some("refused".into());
     }
-    household
+    status
 }
 
 /// Performs an operation on a Supervisor.
-pub(crate) fn execute(supervisor: &dyn SupervisorBackend, order: AdminCommand) -> CommandOutcome {
-    match order {
+pub(crate) fn execute(supervisor: &dyn SupervisorBackend, command: AdminCommand) -> CommandOutcome {
+    match command {
         AdminCommand::Process { name, act } => match supervisor.perform(&name, act) {
             Ok(process) => Ok((StatusCode::OK, json!(process))),
-            Err(ProcessActionError::Unknown(why)) => Err((StatusCode::NOT_FOUND, why)),
-            Err(ProcessActionError::Impossible(why)) => Err(rejection(why)),
+            Err(ProcessActionError::Unknown(reason)) => Err((StatusCode::NOT_FOUND, reason)),
+            Err(ProcessActionError::Impossible(reason)) => Err(rejection(reason)),
         },
         AdminCommand::Reload => {
             let changes = supervisor.reload().map_err(rejection)?;

@@ -68,7 +68,7 @@ impl PeerAcceptor {
     ///
     /// # Errors
     /// The invalid file, and the reason.
-    pub(crate) fn open(tls: &TlsSettings, strangers: bool) -> Result<Self, String> {
+    pub(crate) fn open(tls: &TlsSettings, accepts_anonymous: bool) -> Result<Self, String> {
         let names: Vec<PathBuf> =
             [&tls.certificate, &tls.key].into_iter().chain(&tls.client_ca).cloned().collect();
         if std::fs::metadata(&tls.key).is_ok_and(|key| key.permissions().mode() & 0o007 != 0) {
@@ -77,7 +77,8 @@ impl PeerAcceptor {
                 tls.key.display()
             );
         }
-        let files = WatchedFiles::open(names.clone(), move |bytes| server_config(&names, bytes, strangers))?;
+        let files =
+            WatchedFiles::open(names.clone(), move |bytes| server_config(&names, bytes, accepts_anonymous))?;
         Ok(Self { files, trust_domain: tls.trust_domain.clone() })
     }
 
@@ -92,34 +93,35 @@ impl PeerAcceptor {
         let config = self.files.current_or_log("the certificates of [admin.tls]");
         let stream =
             TlsAcceptor::from(config).accept(stream).await.map_err(|error: io::Error| error.to_string())?;
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let caller = match shown {
+        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let caller = match certificate {
             Some(certificate) => self.caller_of(certificate)?,
             None => Caller::unauthenticated(),
         };
-        let exported =
+        let keying_material =
             stream.get_ref().1.export_keying_material([0; 32], plimsoll_kerberos::EXPORTER_LABEL, None);
-        let channel = exported.map(ChannelBinding).ok();
+        let channel = keying_material.map(ChannelBinding).ok();
         Ok((stream, PeerIdentity { caller, channel }))
     }
 
     /// Returns the caller of a certificate that has already been verified.
     fn caller_of(&self, certificate: &CertificateDer<'_>) -> Result<Caller, String> {
         let parsed = webpki::EndEntityCert::try_from(certificate)
-            .map_err(|why| format!("the client certificate cannot be read: {why:?}"))?;
+            .map_err(|error| format!("the client certificate cannot be read: {error:?}"))?;
         let mut names = parsed.valid_uri_names();
         let (Some(name), None) = (names.next(), names.next()) else {
             return Err("the client certificate has not exactly one URI, an SPIFFE id".into());
         };
-        let domain = spiffe_id(name).map_err(|why| format!("the client certificate's id {name:?} {why}"))?;
+        let domain =
+            spiffe_id(name).map_err(|error| format!("the client certificate's id {name:?} {error}"))?;
         if Some(domain) != self.trust_domain.as_deref() {
             return Err(format!("the client certificate is of another trust domain: {name}"));
         }
         // A connection may live longer.
-        let until = expiry(certificate).map_err(|why| {
-            format!("the time at which the client certificate ends cannot be read: {why:?}")
+        let expires_at = expiry(certificate).map_err(|error| {
+            format!("the time at which the client certificate ends cannot be read: {error:?}")
         })?;
-        Ok(Caller { valid_until: Some(until), ..Caller::spiffe(name) })
+        Ok(Caller { valid_until: Some(expires_at), ..Caller::spiffe(name) })
     }
 }
 
@@ -127,62 +129,68 @@ impl PeerAcceptor {
 /// webpki checks it, but does not return it.
 fn expiry(certificate: &[u8]) -> ASN1Result<u64> {
     parse_der(certificate, |reader| {
-        reader.read_sequence(|parts| {
-            let until = parts.next().read_sequence(|fields| {
-                fields.read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
+        reader.read_sequence(|certificate_fields| {
+            let expires_at = certificate_fields.next().read_sequence(|fields| {
+                fields.read_optional(|version| {
+                    version.read_tagged(Tag::context(0), |reader| reader.read_u8())
+                })?;
                 // Serial number, signature algorithm, issuer.
                 for _ in 0..3 {
                     fields.next().read_der()?;
                 }
-                let until = fields.next().read_sequence(|times| {
-                    times.next().read_der()?;
-                    let until = times.next();
-                    if until.lookahead_tag()? == TAG_UTCTIME {
-                        Ok(until.read_utctime()?.datetime().unix_timestamp())
+                let expires_at = fields.next().read_sequence(|validity_times| {
+                    validity_times.next().read_der()?;
+                    let expires_at = validity_times.next();
+                    if expires_at.lookahead_tag()? == TAG_UTCTIME {
+                        Ok(expires_at.read_utctime()?.datetime().unix_timestamp())
                     } else {
-                        Ok(until.read_generalized_time()?.datetime().unix_timestamp())
+                        Ok(expires_at.read_generalized_time()?.datetime().unix_timestamp())
                     }
                 })?;
                 // Subject, key, extensions.
                 while fields.read_optional(|field| field.read_der())?.is_some() {}
-                Ok(until)
+                Ok(expires_at)
             })?;
-            parts.next().read_der()?;
-            parts.next().read_der()?;
-            Ok(u64::try_from(until).unwrap_or(0))
+            certificate_fields.next().read_der()?;
+            certificate_fields.next().read_der()?;
+            Ok(u64::try_from(expires_at).unwrap_or(0))
         })
     })
 }
 
 /// Builds the configuration; `files` are certificate, key and, if there is one, the authorities.
-fn server_config(names: &[PathBuf], files: &[Vec<u8>], strangers: bool) -> Result<ServerConfig, String> {
-    let named = |place: usize, why: String| {
-        format!("{}: {why}", names.get(place).map(|name| name.display().to_string()).unwrap_or_default())
+fn server_config(
+    names: &[PathBuf],
+    files: &[Vec<u8>],
+    accepts_anonymous: bool,
+) -> Result<ServerConfig, String> {
+    let file_error = |index: usize, error: String| {
+        format!("{}: {error}", names.get(index).map(|name| name.display().to_string()).unwrap_or_default())
     };
     let [certificate, key, authorities @ ..] = files else { return Err("no certificate and key".into()) };
-    let chain = certificates(certificate).map_err(|why| named(0, why))?;
+    let chain = certificates(certificate).map_err(|error| file_error(0, error))?;
     let key = PrivateKeyDer::from_pem_slice(key)
         // The error does not reveal the contents.
-        .map_err(|_| named(1, "no private key in PEM form is in it".into()))?;
+        .map_err(|_| file_error(1, "no private key in PEM form is in it".into()))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let verifier = match authorities.first() {
         None => WebPkiClientVerifier::no_client_auth(),
         Some(authorities) => {
             let mut roots = RootCertStore::empty();
-            for authority in certificates(authorities).map_err(|why| named(2, why))? {
-                roots.add(authority).map_err(|why| named(2, why.to_string()))?;
+            for authority in certificates(authorities).map_err(|error| file_error(2, error))? {
+                roots.add(authority).map_err(|error| file_error(2, error.to_string()))?;
             }
             let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-            let builder = if strangers { builder.allow_unauthenticated() } else { builder };
-            builder.build().map_err(|why| named(2, why.to_string()))?
+            let builder = if accepts_anonymous { builder.allow_unauthenticated() } else { builder };
+            builder.build().map_err(|error| file_error(2, error.to_string()))?
         }
     };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|why| why.to_string())?
+        .map_err(|error| error.to_string())?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
-        .map_err(|why| named(0, format!("{why}; is the key that of the certificate?")))?;
+        .map_err(|error| file_error(0, format!("{error}; is the key that of the certificate?")))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -190,7 +198,7 @@ fn server_config(names: &[PathBuf], files: &[Vec<u8>], strangers: bool) -> Resul
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|why| format!("is not PEM: {why}"))?;
-    if found.is_empty() { Err("no certificate in PEM form is in it".into()) } else { Ok(found) }
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let certificates = certificates.map_err(|error| format!("is not PEM: {error}"))?;
+    if certificates.is_empty() { Err("no certificate in PEM form is in it".into()) } else { Ok(certificates) }
 }

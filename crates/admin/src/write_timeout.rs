@@ -30,8 +30,8 @@ impl<S> WriteTimeout<S> {
             return poll;
         }
         let limit = self.limit;
-        let stall = self.stall_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        stall.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let stall_timer = self.stall_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        stall_timer.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -81,30 +81,30 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_who_stops_is_given_up() {
-        let (near, mut far) = duplex(16);
-        let mut near = WriteTimeout::new(near, Duration::from_secs(5));
-        let mut read = [0; 8];
-        near.write_all(&[0; 16]).await.unwrap();
-        far.read_exact(&mut read).await.unwrap();
-        let begin = tokio::time::Instant::now();
-        let error = near.write_all(&[0; 64]).await.unwrap_err();
+        let (writer, mut peer) = duplex(16);
+        let mut writer = WriteTimeout::new(writer, Duration::from_secs(5));
+        let mut read_buffer = [0; 8];
+        writer.write_all(&[0; 16]).await.unwrap();
+        peer.read_exact(&mut read_buffer).await.unwrap();
+        let started_at = tokio::time::Instant::now();
+        let error = writer.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begin.elapsed().as_secs(), 5);
+        assert_eq!(started_at.elapsed().as_secs(), 5);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_is_not() {
-        let (near, mut far) = duplex(16);
-        let mut near = WriteTimeout::new(near, Duration::from_secs(5));
+        let (writer, mut peer) = duplex(16);
+        let mut writer = WriteTimeout::new(writer, Duration::from_secs(5));
         let reader = tokio::spawn(async move {
-            let mut read = [0; 16];
+            let mut read_buffer = [0; 16];
             for _ in 0..4 {
                 // sleeps: by a clock that the runtime advances
                 tokio::time::sleep(Duration::from_secs(4)).await;
-                far.read_exact(&mut read).await.unwrap();
+                peer.read_exact(&mut read_buffer).await.unwrap();
             }
         });
-        near.write_all(&[0; 64]).await.unwrap();
+        writer.write_all(&[0; 64]).await.unwrap();
         reader.await.unwrap();
     }
 }

@@ -60,19 +60,19 @@ pub(crate) struct ShedDecision {
 }
 
 /// Parses the body of an answer. Returns `None` if it holds no valid decision.
-pub(crate) fn parse_decision(answer: &[u8]) -> Option<ShedDecision> {
+pub(crate) fn parse_decision(response_body: &[u8]) -> Option<ShedDecision> {
     #[derive(Deserialize)]
     struct ReportAnswer {
         shed: Option<ShedDecision>,
     }
-    let decision = serde_json::from_slice::<ReportAnswer>(answer).ok()?.shed?;
+    let decision = serde_json::from_slice::<ReportAnswer>(response_body).ok()?.shed?;
     (decision.share > 0.0 && decision.share <= 1.0).then_some(decision)
 }
 
 impl AlertState {
-    pub(crate) fn new(targets: usize) -> Self {
+    pub(crate) fn new(target_count: usize) -> Self {
         Self {
-            applied_epochs: vec![None; targets],
+            applied_epochs: vec![None; target_count],
             holder: None,
             logged_share: None,
             sender: watch::Sender::new(ShedAlert::default()),
@@ -90,22 +90,22 @@ impl AlertState {
         decision: Option<ShedDecision>,
         now: Duration,
     ) -> Option<AlertEvent> {
-        let silent = self.expire(now);
+        let expired_event = self.expire(now);
         let Some(ShedDecision { share, epoch }) = decision else {
-            let ended = self.holder.filter(|(holder, _)| *holder == target).and_then(|_| self.clear());
-            return silent.or(ended);
+            let ended_event = self.holder.filter(|(holder, _)| *holder == target).and_then(|_| self.clear());
+            return expired_event.or(ended_event);
         };
-        let new = self.applied_epochs.get_mut(target)?.replace(epoch) != Some(epoch);
+        let is_new_epoch = self.applied_epochs.get_mut(target)?.replace(epoch) != Some(epoch);
         let holder = self.holder.get_or_insert((target, now));
         if holder.0 != target {
-            return silent;
+            return expired_event;
         }
         holder.1 = now;
-        if !new {
-            return silent;
+        if !is_new_epoch {
+            return expired_event;
         }
         self.publish(share);
-        if self.logged_share.is_some_and(|told| (share - told).abs() < MIN_LOGGED_CHANGE) {
+        if self.logged_share.is_some_and(|logged| (share - logged).abs() < MIN_LOGGED_CHANGE) {
             return None;
         }
         self.logged_share = Some(share);
@@ -114,8 +114,9 @@ impl AlertState {
 
     /// Ends the alert of a balancer that has not answered for [`ALERT_TIMEOUT`].
     pub(crate) fn expire(&mut self, now: Duration) -> Option<AlertEvent> {
-        let silent = self.holder.is_some_and(|(_, heard)| now.saturating_sub(heard) >= ALERT_TIMEOUT);
-        if silent { self.clear() } else { None }
+        let timed_out =
+            self.holder.is_some_and(|(_, last_heard)| now.saturating_sub(last_heard) >= ALERT_TIMEOUT);
+        if timed_out { self.clear() } else { None }
     }
 
     fn clear(&mut self) -> Option<AlertEvent> {
@@ -137,18 +138,18 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn of(share: f64, epoch: u64) -> Option<ShedDecision> {
+    fn decision(share: f64, epoch: u64) -> Option<ShedDecision> {
         Some(ShedDecision { share, epoch })
     }
 
-    fn shed(share: f64) -> Option<AlertEvent> {
+    fn shed_event(share: f64) -> Option<AlertEvent> {
         Some(AlertEvent::Shed(share))
     }
 
     #[test]
     fn answers_say_what_to_shed_or_nothing() {
-        assert_eq!(parse_decision(br#"{"shed": {"share": 0.3, "epoch": 7}, "more": 1}"#), of(0.3, 7));
-        for nothing in [
+        assert_eq!(parse_decision(br#"{"shed": {"share": 0.3, "epoch": 7}, "more": 1}"#), decision(0.3, 7));
+        for body in [
             "",
             "ok",
             "{}",
@@ -159,58 +160,58 @@ mod tests {
             r#"{"shed": {"share": -1, "epoch": 1}}"#,
             r#"{"shed": {"share": 0.3, "epoch": -1}}"#,
         ] {
-            assert_eq!(parse_decision(nothing.as_bytes()), None, "{nothing}");
+            assert_eq!(parse_decision(body.as_bytes()), None, "{body}");
         }
     }
 
     #[test]
     fn a_decision_is_obeyed_once_and_taken_back_when_it_is_over() {
         let mut alerts = AlertState::new(1);
-        let said = alerts.subscribe();
-        let now = || *said.borrow();
+        let receiver = alerts.subscribe();
+        let current_alert = || *receiver.borrow();
         assert_eq!(alerts.record_decision(0, None, SECOND), None);
-        assert_eq!(now(), ShedAlert::default());
-        assert_eq!(alerts.record_decision(0, of(0.3, 7), SECOND), shed(0.3));
-        assert_eq!(alerts.record_decision(0, of(0.3, 7), 2 * SECOND), None);
-        assert_eq!(now(), ShedAlert { share: 0.3, change_count: 1 });
-        assert_eq!(alerts.record_decision(0, of(0.1, 8), 3 * SECOND), shed(0.1));
+        assert_eq!(current_alert(), ShedAlert::default());
+        assert_eq!(alerts.record_decision(0, decision(0.3, 7), SECOND), shed_event(0.3));
+        assert_eq!(alerts.record_decision(0, decision(0.3, 7), 2 * SECOND), None);
+        assert_eq!(current_alert(), ShedAlert { share: 0.3, change_count: 1 });
+        assert_eq!(alerts.record_decision(0, decision(0.1, 8), 3 * SECOND), shed_event(0.1));
         assert_eq!(alerts.record_decision(0, None, 4 * SECOND), Some(AlertEvent::Ended));
-        assert_eq!(now(), ShedAlert { share: 0.0, change_count: 3 });
-        assert_eq!(alerts.record_decision(0, of(0.1, 8), 5 * SECOND), None, "obeyed already");
+        assert_eq!(current_alert(), ShedAlert { share: 0.0, change_count: 3 });
+        assert_eq!(alerts.record_decision(0, decision(0.1, 8), 5 * SECOND), None, "obeyed already");
     }
 
     #[test]
     fn the_surplus_is_shed_once_however_many_see_it() {
         let mut alerts = AlertState::new(2);
-        assert_eq!(alerts.record_decision(0, of(0.3, 1), SECOND), shed(0.3));
-        assert_eq!(alerts.record_decision(1, of(0.4, 9), SECOND), None);
+        assert_eq!(alerts.record_decision(0, decision(0.3, 1), SECOND), shed_event(0.3));
+        assert_eq!(alerts.record_decision(1, decision(0.4, 9), SECOND), None);
         // The first balancer is silent: the other one's decisions apply from now on, except the one that
         // counts as applied.
-        assert_eq!(alerts.record_decision(1, of(0.4, 9), 12 * SECOND), Some(AlertEvent::Ended));
+        assert_eq!(alerts.record_decision(1, decision(0.4, 9), 12 * SECOND), Some(AlertEvent::Ended));
         assert_eq!(alerts.subscribe().borrow().share, 0.0);
-        assert_eq!(alerts.record_decision(1, of(0.1, 10), 13 * SECOND), shed(0.1));
+        assert_eq!(alerts.record_decision(1, decision(0.1, 10), 13 * SECOND), shed_event(0.1));
         assert_eq!(alerts.record_decision(0, None, 14 * SECOND), None);
         assert_eq!(alerts.subscribe().borrow().share, 0.1);
-        assert_eq!(alerts.record_decision(5, of(0.1, 1), 14 * SECOND), None);
+        assert_eq!(alerts.record_decision(5, decision(0.1, 1), 14 * SECOND), None);
     }
 
     #[test]
     fn an_alert_is_told_when_it_begins_or_changes_by_much_and_when_it_is_over() {
         let mut alerts = AlertState::new(1);
-        let at = |tenth: u32| Duration::from_millis(100) * tenth;
-        let mut told = Vec::new();
+        let time_at = |tenth: u32| Duration::from_millis(100) * tenth;
+        let mut events = Vec::new();
         for tenth in 0..40_u32 {
             let share = if tenth < 20 { 0.25 } else { 0.5 } + f64::from(tenth % 2) / 100.0;
-            told.extend(alerts.record_decision(0, of(share, tenth.into()), at(tenth)));
+            events.extend(alerts.record_decision(0, decision(share, tenth.into()), time_at(tenth)));
         }
         assert_eq!(alerts.subscribe().borrow().change_count, 40, "each is obeyed");
-        told.extend(alerts.record_decision(0, None, at(40)));
-        told.extend(alerts.record_decision(0, None, at(41)));
-        assert_eq!(told, [AlertEvent::Shed(0.25), AlertEvent::Shed(0.5), AlertEvent::Ended]);
+        events.extend(alerts.record_decision(0, None, time_at(40)));
+        events.extend(alerts.record_decision(0, None, time_at(41)));
+        assert_eq!(events, [AlertEvent::Shed(0.25), AlertEvent::Shed(0.5), AlertEvent::Ended]);
         // The alert of a balancer that stops answering ends too.
-        assert_eq!(alerts.record_decision(0, of(0.25, 99), at(50)), shed(0.25));
-        assert_eq!(alerts.expire(at(149)), None);
-        assert_eq!(alerts.expire(at(150)), Some(AlertEvent::Ended));
-        assert_eq!(alerts.expire(at(300)), None);
+        assert_eq!(alerts.record_decision(0, decision(0.25, 99), time_at(50)), shed_event(0.25));
+        assert_eq!(alerts.expire(time_at(149)), None);
+        assert_eq!(alerts.expire(time_at(150)), Some(AlertEvent::Ended));
+        assert_eq!(alerts.expire(time_at(300)), None);
     }
 }

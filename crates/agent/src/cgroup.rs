@@ -40,21 +40,21 @@ impl Cgroup {
     /// Returns the group's folder.
     pub(crate) fn folder(&self, proc: &Path) -> Result<Option<PathBuf>, AgentError> {
         let mount = || {
-            let table = fs::read_to_string(proc.join("self/mountinfo")).unwrap_or_default();
-            mount_point(&table).map_or_else(|| PathBuf::from(DEFAULT_MOUNT), PathBuf::from)
+            let mountinfo = fs::read_to_string(proc.join("self/mountinfo")).unwrap_or_default();
+            mount_point(&mountinfo).map_or_else(|| PathBuf::from(DEFAULT_MOUNT), PathBuf::from)
         };
         match self {
             Self::Off => Ok(None),
             Self::Auto => {
-                let own = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();
+                let own_cgroup = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();
                 let folder = mount();
-                let limited = ["cpu.max", "memory.max"].iter().any(|file| folder.join(file).exists());
-                Ok((is_root(&own) && limited).then_some(folder))
+                let has_limits = ["cpu.max", "memory.max"].iter().any(|file| folder.join(file).exists());
+                Ok((is_root(&own_cgroup) && has_limits).then_some(folder))
             }
             Self::At(path) => {
                 let folder = if path.is_absolute() { path.clone() } else { mount().join(path) };
                 match fs::metadata(&folder) {
-                    Ok(found) if found.is_dir() => Ok(Some(folder)),
+                    Ok(metadata) if metadata.is_dir() => Ok(Some(folder)),
                     Ok(_) => Err(AgentError::Cgroup { folder, why: "it is no folder".into() }),
                     Err(error) => Err(AgentError::Cgroup { folder, why: error.to_string() }),
                 }
@@ -71,8 +71,8 @@ fn is_root(text: &str) -> bool {
 /// Returns the mount point of control groups (version 2) in /proc/self/mountinfo.
 fn mount_point(text: &str) -> Option<&str> {
     text.lines().find_map(|line| {
-        let (mount, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4)).flatten()
+        let (mount_fields, filesystem_fields) = line.split_once(" - ")?;
+        filesystem_fields.starts_with("cgroup2 ").then(|| mount_fields.split(' ').nth(4)).flatten()
     })
 }
 

@@ -30,22 +30,22 @@ impl ChangeDetector {
     }
 
     /// Returns `true` if the change from `told`, the value of the last report, to `value` is significant.
-    pub(crate) fn is_significant(&self, told: f64, value: f64) -> bool {
-        let moved = (value - told).abs();
+    pub(crate) fn is_significant(&self, last_reported: f64, value: f64) -> bool {
+        let change = (value - last_reported).abs();
         let range = (self.high.max(value) - self.low.min(value)).max(self.min_range);
-        moved > 2.0 * self.variance.sqrt() && moved > 0.05 * range
+        change > 2.0 * self.variance.sqrt() && change > 0.05 * range
     }
 
     /// Updates the noise and the range with a new value.
     pub(crate) fn update(&mut self, value: f64) {
-        let surprise = value - self.level;
-        let squared = if self.variance > 0.0 {
-            (surprise * surprise).min(25.0 * self.variance)
+        let deviation = value - self.level;
+        let squared_deviation = if self.variance > 0.0 {
+            (deviation * deviation).min(25.0 * self.variance)
         } else {
-            surprise * surprise
+            deviation * deviation
         };
-        self.variance += VARIANCE_WEIGHT * (squared - self.variance);
-        self.level += LEVEL_WEIGHT * surprise;
+        self.variance += VARIANCE_WEIGHT * (squared_deviation - self.variance);
+        self.level += LEVEL_WEIGHT * deviation;
         self.low = (self.low + RANGE_DECAY * (value - self.low)).min(value);
         self.high = (self.high + RANGE_DECAY * (value - self.high)).max(value);
     }
@@ -61,38 +61,38 @@ mod tests {
     fn noise_does_not_matter_and_a_step_does() {
         // Evenly distributed values between 0.3 and 0.5, by the golden ratio.
         let values = (0..200).map(|n| 0.3 + 0.2 * (f64::from(n) * 0.618_034).fract());
-        let mut noise = ChangeDetector::new(0.4, 1.0);
-        let mut alarms = 0;
+        let mut detector = ChangeDetector::new(0.4, 1.0);
+        let mut significant_count = 0;
         for value in values {
-            alarms += u32::from(noise.is_significant(0.4, value));
-            noise.update(value);
+            significant_count += u32::from(detector.is_significant(0.4, value));
+            detector.update(value);
         }
-        assert!(alarms <= 5, "{alarms}");
-        assert!(noise.is_significant(0.4, 0.7));
-        assert!(!noise.is_significant(0.4, 0.44), "within the noise");
-        let mut quiet = ChangeDetector::new(0.4, 1.0);
-        (0..50).for_each(|_| quiet.update(0.4));
-        assert!(!quiet.is_significant(0.4, 0.44), "within a twentieth of the range");
-        assert!(quiet.is_significant(0.4, 0.46));
+        assert!(significant_count <= 5, "{significant_count}");
+        assert!(detector.is_significant(0.4, 0.7));
+        assert!(!detector.is_significant(0.4, 0.44), "within the noise");
+        let mut quiet_detector = ChangeDetector::new(0.4, 1.0);
+        (0..50).for_each(|_| quiet_detector.update(0.4));
+        assert!(!quiet_detector.is_significant(0.4, 0.44), "within a twentieth of the range");
+        assert!(quiet_detector.is_significant(0.4, 0.46));
     }
 
     #[test]
     fn the_range_is_what_it_has_gone_through() {
-        let mut noise = ChangeDetector::new(1000.0, 0.0);
-        (0..50).for_each(|_| noise.update(1000.0));
-        assert!(!noise.is_significant(1000.0, 1040.0));
-        assert!(noise.is_significant(1000.0, 1100.0));
-        assert!(noise.is_significant(1000.0, 0.0));
+        let mut detector = ChangeDetector::new(1000.0, 0.0);
+        (0..50).for_each(|_| detector.update(1000.0));
+        assert!(!detector.is_significant(1000.0, 1040.0));
+        assert!(detector.is_significant(1000.0, 1100.0));
+        assert!(detector.is_significant(1000.0, 0.0));
     }
 
     proptest! {
         #[test]
         fn finite_values_keep_it_finite(values in prop::collection::vec(-1e100..1e100, 1..50)) {
-            let mut noise = ChangeDetector::new(values[0], 1.0);
+            let mut detector = ChangeDetector::new(values[0], 1.0);
             for value in values {
-                noise.is_significant(value, 0.0);
-                noise.update(value);
-                prop_assert!(noise.variance.is_finite() && noise.variance >= 0.0 && noise.level.is_finite());
+                detector.is_significant(value, 0.0);
+                detector.update(value);
+                prop_assert!(detector.variance.is_finite() && detector.variance >= 0.0 && detector.level.is_finite());
             }
         }
     }

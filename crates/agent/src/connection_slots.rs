@@ -32,41 +32,41 @@ pub(crate) struct ConnectionSlot {
 
 impl ConnectionSlots {
     /// Takes a slot for a client on this machine (`near`) or elsewhere; `None` if there is none left.
-    pub(crate) fn acquire(room: &Arc<Self>, address: IpAddr, near: bool) -> Option<ConnectionSlot> {
-        let mut taken = room.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if near {
-            if taken.local >= MAX_LOCAL {
+    pub(crate) fn acquire(slots: &Arc<Self>, address: IpAddr, is_local: bool) -> Option<ConnectionSlot> {
+        let mut counts = slots.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_local {
+            if counts.local >= MAX_LOCAL {
                 return None;
             }
-            taken.local += 1;
-            return Some(ConnectionSlot { slots: Arc::clone(room), remote: None });
+            counts.local += 1;
+            return Some(ConnectionSlot { slots: Arc::clone(slots), remote: None });
         }
-        if taken.remote >= MAX_REMOTE {
+        if counts.remote >= MAX_REMOTE {
             return None;
         }
         let address = network(address);
-        let own = taken.by_address.entry(address).or_default();
-        if *own >= MAX_PER_ADDRESS {
+        let address_count = counts.by_address.entry(address).or_default();
+        if *address_count >= MAX_PER_ADDRESS {
             return None;
         }
-        *own += 1;
-        taken.remote += 1;
-        Some(ConnectionSlot { slots: Arc::clone(room), remote: Some(address) })
+        *address_count += 1;
+        counts.remote += 1;
+        Some(ConnectionSlot { slots: Arc::clone(slots), remote: Some(address) })
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut taken = self.slots.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.slots.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(address) = self.remote else {
-            taken.local -= 1;
+            counts.local -= 1;
             return;
         };
-        taken.remote -= 1;
-        if let Some(own) = taken.by_address.get_mut(&address) {
-            *own -= 1;
-            if *own == 0 {
-                taken.by_address.remove(&address);
+        counts.remote -= 1;
+        if let Some(address_count) = counts.by_address.get_mut(&address) {
+            *address_count -= 1;
+            if *address_count == 0 {
+                counts.by_address.remove(&address);
             }
         }
     }
@@ -74,8 +74,8 @@ impl Drop for ConnectionSlot {
 
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(six) => Ipv6Addr::from_bits(six.to_bits() & (u128::MAX << 64)).into(),
-        four => four,
+        IpAddr::V6(ipv6) => Ipv6Addr::from_bits(ipv6.to_bits() & (u128::MAX << 64)).into(),
+        other_address => other_address,
     }
 }
 
@@ -85,23 +85,23 @@ mod tests {
 
     #[test]
     fn one_who_takes_all_keeps_nobody_else_out() {
-        let room = Arc::new(ConnectionSlots::default());
-        let at = |text: &str| text.parse::<IpAddr>().unwrap();
-        let enter = |text: &str| ConnectionSlots::acquire(&room, at(text), false);
-        let mut all: Vec<ConnectionSlot> = (0..100).filter_map(|_| enter("10.0.0.1")).collect();
-        assert_eq!(all.len(), MAX_PER_ADDRESS);
-        assert!(enter("::ffff:10.0.0.1").is_none(), "the same");
-        all.extend((0..100).filter_map(|host| enter(&format!("2001:db8::{host:x}"))));
-        assert_eq!(all.len(), 2 * MAX_PER_ADDRESS, "all of one network");
-        all.extend((0..=255).filter_map(|host| enter(&format!("10.0.1.{host}"))));
-        assert_eq!(all.len(), MAX_REMOTE);
-        assert!(enter("10.0.2.1").is_none());
+        let slots = Arc::new(ConnectionSlots::default());
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let acquire = |text: &str| ConnectionSlots::acquire(&slots, address(text), false);
+        let mut held_slots: Vec<ConnectionSlot> = (0..100).filter_map(|_| acquire("10.0.0.1")).collect();
+        assert_eq!(held_slots.len(), MAX_PER_ADDRESS);
+        assert!(acquire("::ffff:10.0.0.1").is_none(), "the same");
+        held_slots.extend((0..100).filter_map(|host| acquire(&format!("2001:db8::{host:x}"))));
+        assert_eq!(held_slots.len(), 2 * MAX_PER_ADDRESS, "all of one network");
+        held_slots.extend((0..=255).filter_map(|host| acquire(&format!("10.0.1.{host}"))));
+        assert_eq!(held_slots.len(), MAX_REMOTE);
+        assert!(acquire("10.0.2.1").is_none());
         assert!(
-            ConnectionSlots::acquire(&room, at("127.0.0.1"), true).is_some(),
+            ConnectionSlots::acquire(&slots, address("127.0.0.1"), true).is_some(),
             "for this machine there are others"
         );
-        all.clear();
-        assert!(enter("10.0.2.1").is_some());
-        assert!(room.0.lock().unwrap().by_address.is_empty());
+        held_slots.clear();
+        assert!(acquire("10.0.2.1").is_some());
+        assert!(slots.0.lock().unwrap().by_address.is_empty());
     }
 }

@@ -27,13 +27,15 @@ pub struct ValueSnapshot {
 
 impl ValueSnapshot {
     pub(crate) fn from_state(shared: &AgentState) -> Self {
-        let known = |subject: &ReportSubject| subject.metrics().written_since(0, shared.now()).0;
+        let current_values = |subject: &ReportSubject| subject.metrics().written_since(0, shared.now()).0;
         let servers = shared.servers.iter();
         Self {
             group: shared.group.clone(),
             member: shared.machine.member.clone(),
-            values: known(&shared.machine),
-            servers: servers.filter_map(|one| Some((one.member.clone()?, known(one)))).collect(),
+            values: current_values(&shared.machine),
+            servers: servers
+                .filter_map(|server| Some((server.member.clone()?, current_values(server))))
+                .collect(),
             unread: shared.unread(),
         }
     }
@@ -42,10 +44,12 @@ impl ValueSnapshot {
     pub(crate) fn of_server(shared: &AgentState, subject: &ReportSubject) -> Self {
         let (mut values, _) = subject.metrics().written_since(0, shared.now());
         if !std::ptr::eq(subject, &shared.machine) {
-            let (others, _) = shared.machine.metrics().written_since(0, shared.now());
-            let others = others.into_iter().filter(|other| values.iter().all(|own| own.name != other.name));
-            let others: Vec<MetricValue> = others.collect();
-            values.extend(others);
+            let (machine_values, _) = shared.machine.metrics().written_since(0, shared.now());
+            let unshadowed = machine_values
+                .into_iter()
+                .filter(|machine_value| values.iter().all(|value| value.name != machine_value.name));
+            let unshadowed_values: Vec<MetricValue> = unshadowed.collect();
+            values.extend(unshadowed_values);
         }
         let (group, member) = (shared.group.clone(), subject.member.clone());
         Self { group, member, values, servers: Vec::new(), unread: shared.unread() }
@@ -73,21 +77,22 @@ impl ValueSnapshot {
         json
     }
 
-    fn values_json(&self, each: impl Fn(&MetricValue) -> Json) -> Json {
+    fn values_json(&self, value_json: impl Fn(&MetricValue) -> Json) -> Json {
         let mut json = Map::new();
         for (key, value) in [("group", &self.group), ("member", &self.member)] {
             if let Some(value) = value {
                 json.insert(key.to_owned(), json!(value));
             }
         }
-        let map = |values: &[MetricValue]| -> Json {
-            values.iter().map(|value| (value.name.clone(), each(value))).collect::<Map<_, _>>().into()
+        let values_map = |values: &[MetricValue]| -> Json {
+            values.iter().map(|value| (value.name.clone(), value_json(value))).collect::<Map<_, _>>().into()
         };
-        json.insert("values".to_owned(), map(&self.values));
+        json.insert("values".to_owned(), values_map(&self.values));
         if !self.servers.is_empty() {
             let servers = self.servers.iter();
-            let servers: Map<_, _> =
-                servers.map(|(member, values)| (member.clone(), json!({"values": map(values)}))).collect();
+            let servers: Map<_, _> = servers
+                .map(|(member, values)| (member.clone(), json!({"values": values_map(values)})))
+                .collect();
             json.insert("servers".to_owned(), servers.into());
         }
         json.into()
@@ -98,19 +103,22 @@ impl ValueSnapshot {
 pub(crate) fn metrics_page(shared: &AgentState) -> String {
     let ValueSnapshot { values, servers, unread, .. } = ValueSnapshot::from_state(shared);
     // Series of one of several servers have a label `member`; those of the machine have none.
-    let of =
-        |member: Option<&str>| member.map_or_else(String::new, |one| format!(",member=\"{}\"", escaped(one)));
-    let mut known: Vec<(String, &MetricValue)> = values.iter().map(|value| (String::new(), value)).collect();
+    let member_label = |member: Option<&str>| {
+        member.map_or_else(String::new, |name| format!(",member=\"{}\"", escaped(name)))
+    };
+    let mut labeled_values: Vec<(String, &MetricValue)> =
+        values.iter().map(|value| (String::new(), value)).collect();
     for (member, values) in &servers {
-        known.extend(values.iter().map(|value| (of(Some(member)), value)));
+        labeled_values.extend(values.iter().map(|value| (member_label(Some(member)), value)));
     }
-    let mut tally = Vec::new();
+    let mut labeled_counts = Vec::new();
     for subject in shared.subjects().filter(|subject| subject.member.is_some()) {
         let server = subject.member.as_deref().filter(|_| !std::ptr::eq(subject, &shared.machine));
-        tally.extend(subject.target_counts().into_iter().map(|tally| (of(server), tally)));
+        labeled_counts
+            .extend(subject.target_counts().into_iter().map(|counts| (member_label(server), counts)));
     }
     let mut page = String::new();
-    let mut family =
+    let mut write_family =
         |name: &str, kind: &str, help: &str, samples: &mut dyn Iterator<Item = (String, f64)>| {
             // Writing to a string cannot fail.
             let _ =
@@ -120,25 +128,30 @@ pub(crate) fn metrics_page(shared: &AgentState) -> String {
             }
         };
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
-    family("build_info", "gauge", "What runs; always 1.", &mut std::iter::once((version, 1.0)));
-    let each = |(of, value): &(String, &MetricValue)| {
-        format!("name=\"{}\",source=\"{}\"{of}", value.name, value.source.name())
+    write_family("build_info", "gauge", "What runs; always 1.", &mut std::iter::once((version, 1.0)));
+    let value_labels = |(member_label, value): &(String, &MetricValue)| {
+        format!("name=\"{}\",source=\"{}\"{member_label}", value.name, value.source.name())
     };
-    let said = &mut known.iter().map(|known| (each(known), known.1.value));
-    family("value", "gauge", "What the agent knows.", said);
-    let ages = &mut known.iter().map(|known| (each(known), known.1.age.as_secs_f64()));
-    family("value_age_seconds", "gauge", "Since it was read or told.", ages);
-    let to = |(of, tally): &(String, TargetCounts)| format!("target=\"{}\"{of}", escaped(&tally.target));
-    let sent = &mut tally.iter().map(|tally| (to(tally), tally.1.reports as f64));
-    family("reports_total", "counter", "Reports that arrived.", sent);
-    let failed = &mut tally.iter().map(|tally| (to(tally), tally.1.failures as f64));
-    family("report_failures_total", "counter", "Attempts to report that failed.", failed);
-    let up = &mut tally.iter().map(|tally| (to(tally), f64::from(tally.1.is_healthy())));
-    family("target_up", "gauge", "1 if the last report arrived.", up);
-    let lost = &mut unread
+    let value_samples = &mut labeled_values.iter().map(|labeled| (value_labels(labeled), labeled.1.value));
+    write_family("value", "gauge", "What the agent knows.", value_samples);
+    let ages = &mut labeled_values.iter().map(|labeled| (value_labels(labeled), labeled.1.age.as_secs_f64()));
+    write_family("value_age_seconds", "gauge", "Since it was read or told.", ages);
+    let target_labels = |(member_label, counts): &(String, TargetCounts)| {
+        format!("target=\"{}\"{member_label}", escaped(&counts.target))
+    };
+    let report_samples =
+        &mut labeled_counts.iter().map(|labeled| (target_labels(labeled), labeled.1.reports as f64));
+    write_family("reports_total", "counter", "Reports that arrived.", report_samples);
+    let failure_samples =
+        &mut labeled_counts.iter().map(|labeled| (target_labels(labeled), labeled.1.failures as f64));
+    write_family("report_failures_total", "counter", "Attempts to report that failed.", failure_samples);
+    let health_samples =
+        &mut labeled_counts.iter().map(|labeled| (target_labels(labeled), f64::from(labeled.1.is_healthy())));
+    write_family("target_up", "gauge", "1 if the last report arrived.", health_samples);
+    let unread_samples = &mut unread
         .iter()
         .map(|unread| (format!("sensor=\"{}\",what=\"{}\"", unread.sensor, escaped(&unread.what)), 1.0));
-    family("unread", "gauge", "What cannot be read; always 1.", lost);
+    write_family("unread", "gauge", "What cannot be read; always 1.", unread_samples);
     page
 }
 
@@ -160,8 +173,12 @@ mod tests {
         let targets = ["http://127.0.0.1:1/".parse().unwrap()];
         let shared = AgentState::new(Some("web".into()), Some("a:80".into()), Vec::new(), &targets);
         shared.write("cpu", 0.25, ValueSource::Reported, Duration::ZERO, true).unwrap();
-        let what = "/x\"y".to_owned();
-        shared.set_unread_sensors(vec![UnreadSource { sensor: "cpu", what, why: "gone".into() }]);
+        let source_path = "/x\"y".to_owned();
+        shared.set_unread_sensors(vec![UnreadSource {
+            sensor: "cpu",
+            what: source_path,
+            why: "gone".into(),
+        }]);
         shared.machine.record_delivered(0, 3);
         tokio::time::advance(Duration::from_secs(2)).await;
         let snapshot = ValueSnapshot::from_state(&shared);
@@ -173,12 +190,12 @@ mod tests {
         assert_eq!(full["values"]["cpu"]["source"], "told");
         assert_eq!(full["unread"], json!([{"sensor": "cpu", "what": "/x\"y", "why": "gone"}]));
         let page = metrics_page(&shared);
-        let found = |name: &str| samples(&page).find(|sample| sample.name == name).unwrap();
-        assert_eq!(found("plimsoll_agent_value").labels, "name=\"cpu\",source=\"told\"");
-        assert_eq!(found("plimsoll_agent_value").value, 0.25);
-        assert_eq!(found("plimsoll_agent_value_age_seconds").value, 2.0);
-        assert_eq!(found("plimsoll_agent_reports_total").value, 3.0);
-        assert_eq!(found("plimsoll_agent_unread").labels, "sensor=\"cpu\",what=\"/x\\\"y\"");
+        let find_sample = |name: &str| samples(&page).find(|sample| sample.name == name).unwrap();
+        assert_eq!(find_sample("plimsoll_agent_value").labels, "name=\"cpu\",source=\"told\"");
+        assert_eq!(find_sample("plimsoll_agent_value").value, 0.25);
+        assert_eq!(find_sample("plimsoll_agent_value_age_seconds").value, 2.0);
+        assert_eq!(find_sample("plimsoll_agent_reports_total").value, 3.0);
+        assert_eq!(find_sample("plimsoll_agent_unread").labels, "sensor=\"cpu\",what=\"/x\\\"y\"");
         assert!(page.lines().all(|line| line.starts_with('#') || line.starts_with("plimsoll_agent_")));
     }
 }

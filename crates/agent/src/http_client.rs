@@ -65,9 +65,9 @@ impl ServerUrl {
     /// Returns one line if the connection fails, if the response is late, broken or too large, or the
     /// server's own words if it refuses.
     pub async fn fetch(&self, path: &str) -> Result<Vec<u8>, String> {
-        let mut link = HttpClient::new(self.with_path(path));
+        let mut client = HttpClient::new(self.with_path(path));
         let (status, body) =
-            link.send_request(Method::GET, None, 64 * 1024).await.map_err(|trouble| trouble.to_string())?;
+            client.send_request(Method::GET, None, 64 * 1024).await.map_err(|error| error.to_string())?;
         if status == StatusCode::OK { Ok(body.to_vec()) } else { Err(refusal_text(status.as_u16(), &body)) }
     }
 }
@@ -82,10 +82,11 @@ impl std::str::FromStr for ServerUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |what: &str| format!("`{text}`: {what}; give http://HOST:PORT or unix:/PATH of a socket");
+        let invalid_url =
+            |problem: &str| format!("`{text}`: {problem}; give http://HOST:PORT or unix:/PATH of a socket");
         if let Some(path) = text.strip_prefix("unix:") {
             if !path.starts_with('/') {
-                return Err(wrong("the path of the socket does not begin with /"));
+                return Err(invalid_url("the path of the socket does not begin with /"));
             }
             let address = ServerAddress::Unix(path.into());
             return Ok(Self {
@@ -95,22 +96,29 @@ impl std::str::FromStr for ServerUrl {
                 host: HeaderValue::from_static("plimsoll"),
             });
         }
-        let uri: Uri = text.parse().map_err(|error| wrong(&format!("no URL: {error}")))?;
+        let uri: Uri = text.parse().map_err(|error| invalid_url(&format!("no URL: {error}")))?;
         let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
-        let authority = authority.ok_or_else(|| wrong("no http:// URL"))?;
+        let authority = authority.ok_or_else(|| invalid_url("no http:// URL"))?;
         if authority.as_str().contains('@') {
-            return Err(wrong("a name and password cannot be sent"));
+            return Err(invalid_url("a name and password cannot be sent"));
         }
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         if host.is_empty() {
-            return Err(wrong("no host"));
+            return Err(invalid_url("no host"));
         }
-        let colon = authority.as_str().rfind(':').filter(|at| !authority.as_str()[*at..].contains(']'));
-        let port = colon.map_or(Ok(80), |at| authority.as_str()[at + 1..].parse::<u16>());
-        let port = port.ok().filter(|port| *port > 0).ok_or_else(|| wrong("no port after the colon"))?;
-        let header = HeaderValue::from_str(authority.as_str()).map_err(|_| wrong("no host"))?;
+        let colon_index =
+            authority.as_str().rfind(':').filter(|index| !authority.as_str()[*index..].contains(']'));
+        let port = colon_index.map_or(Ok(80), |index| authority.as_str()[index + 1..].parse::<u16>());
+        let port =
+            port.ok().filter(|port| *port > 0).ok_or_else(|| invalid_url("no port after the colon"))?;
+        let host_header = HeaderValue::from_str(authority.as_str()).map_err(|_| invalid_url("no host"))?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-        Ok(Self { text: text.to_owned(), address: ServerAddress::Tcp { host, port }, path, host: header })
+        Ok(Self {
+            text: text.to_owned(),
+            address: ServerAddress::Tcp { host, port },
+            path,
+            host: host_header,
+        })
     }
 }
 
@@ -130,7 +138,7 @@ impl fmt::Display for HttpFailure {
         match self {
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
             Self::TimedOut => write!(f, "no answer in {} s", REQUEST_TIMEOUT.as_secs()),
-            Self::Broken(why) => write!(f, "the answer broke off: {why}"),
+            Self::Broken(reason) => write!(f, "the answer broke off: {reason}"),
         }
     }
 }
@@ -138,14 +146,14 @@ impl fmt::Display for HttpFailure {
 /// A persistent connection.
 pub(crate) struct HttpClient {
     url: ServerUrl,
-    open: Option<OpenConnection>,
+    connection: Option<OpenConnection>,
     /// The number of connections made.
     connection_count: u64,
 }
 
 impl HttpClient {
     pub(crate) fn new(url: ServerUrl) -> Self {
-        Self { url, open: None, connection_count: 0 }
+        Self { url, connection: None, connection_count: 0 }
     }
 
     /// Returns the number of connections made.
@@ -155,7 +163,7 @@ impl HttpClient {
 
     /// Returns `true` if a connection is open, as far as this end knows.
     pub(crate) fn is_open(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| !open.sender.is_closed())
+        self.connection.as_ref().is_some_and(|connection| !connection.sender.is_closed())
     }
 
     /// Sends a request and returns the status and at most `most` bytes of the body.
@@ -163,30 +171,30 @@ impl HttpClient {
         &mut self,
         method: Method,
         body: Option<Bytes>,
-        most: usize,
+        max_body: usize,
     ) -> Result<(StatusCode, Bytes), HttpFailure> {
-        let asked = timeout(REQUEST_TIMEOUT, self.send_with_retry(method, body, most)).await;
+        let outcome = timeout(REQUEST_TIMEOUT, self.send_with_retry(method, body, max_body)).await;
         // A cancelled request has not put its connection back.
-        asked.unwrap_or(Err(HttpFailure::TimedOut))
+        outcome.unwrap_or(Err(HttpFailure::TimedOut))
     }
 
     async fn send_with_retry(
         &mut self,
         method: Method,
         body: Option<Bytes>,
-        most: usize,
+        max_body: usize,
     ) -> Result<(StatusCode, Bytes), HttpFailure> {
-        if let Some(mut open) = self.open.take()
-            && let Ok(answer) = open.send(self.request(&method, &body)?, most).await
+        if let Some(mut connection) = self.connection.take()
+            && let Ok(response) = connection.send(self.request(&method, &body)?, max_body).await
         {
-            self.open = Some(open);
-            return Ok(answer);
+            self.connection = Some(connection);
+            return Ok(response);
         }
-        let mut open = OpenConnection::new(&self.url.address).await?;
+        let mut connection = OpenConnection::new(&self.url.address).await?;
         self.connection_count += 1;
-        let answer = open.send(self.request(&method, &body)?, most).await?;
-        self.open = Some(open);
-        Ok(answer)
+        let response = connection.send(self.request(&method, &body)?, max_body).await?;
+        self.connection = Some(connection);
+        Ok(response)
     }
 
     fn request(&self, method: &Method, body: &Option<Bytes>) -> Result<Request<Full<Bytes>>, HttpFailure> {
@@ -239,16 +247,17 @@ impl OpenConnection {
     async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
-        most: usize,
+        max_body: usize,
     ) -> Result<(StatusCode, Bytes), HttpFailure> {
-        let broken = |error: hyper::Error| HttpFailure::Broken(error.to_string());
-        self.sender.ready().await.map_err(broken)?;
-        let (head, body) = self.sender.send_request(request).await.map_err(broken)?.into_parts();
-        let body = Limited::new(body, most)
+        let to_failure = |error: hyper::Error| HttpFailure::Broken(error.to_string());
+        self.sender.ready().await.map_err(to_failure)?;
+        let (response_parts, body) =
+            self.sender.send_request(request).await.map_err(to_failure)?.into_parts();
+        let body = Limited::new(body, max_body)
             .collect()
             .await
             .map_err(|error| HttpFailure::Broken(error.to_string()))?;
-        Ok((head.status, body.to_bytes()))
+        Ok((response_parts.status, body.to_bytes()))
     }
 }
 
@@ -284,8 +293,8 @@ mod tests {
             "http://a:b@c/",
             "http://a:99999/",
         ] {
-            let said = wrong.parse::<ServerUrl>().unwrap_err();
-            assert!(said.contains("give http://HOST:PORT"), "{wrong}: {said}");
+            let error = wrong.parse::<ServerUrl>().unwrap_err();
+            assert!(error.contains("give http://HOST:PORT"), "{wrong}: {error}");
         }
     }
 }

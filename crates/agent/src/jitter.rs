@@ -15,12 +15,12 @@ impl JitterSource {
     }
 
     /// Returns `time * f`, with `f` uniformly distributed from `low` to `high`.
-    pub(crate) fn scale(&mut self, time: Duration, low: f64, high: f64) -> Duration {
+    pub(crate) fn scale(&mut self, duration: Duration, low: f64, high: f64) -> Duration {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         let unit = ((mixed ^ mixed >> 31) >> 11) as f64 / (1_u64 << 53) as f64;
-        time.mul_f64(low + (high - low) * unit)
+        duration.mul_f64(low + (high - low) * unit)
     }
 }
 
@@ -30,9 +30,9 @@ mod tests {
 
     #[test]
     fn it_spreads_evenly() {
-        let mut chance = JitterSource::new();
+        let mut jitter = JitterSource::new();
         let times: Vec<f64> =
-            (0..10_000).map(|_| chance.scale(Duration::from_secs(1), 0.9, 1.1).as_secs_f64()).collect();
+            (0..10_000).map(|_| jitter.scale(Duration::from_secs(1), 0.9, 1.1).as_secs_f64()).collect();
         assert!(times.iter().all(|time| (0.9..=1.1).contains(time)));
         let mean = times.iter().sum::<f64>() / times.len() as f64;
         assert!((mean - 1.0).abs() < 0.01, "{mean}");

@@ -209,8 +209,8 @@ impl Agent {
         }
         let cgroup = config.cgroup.folder(&config.proc)?;
         let listener = match config.listen {
-            Some(addr) => Some(TcpListener::bind(addr).await.map_err(|why| {
-                let hint = match why.kind() {
+            Some(addr) => Some(TcpListener::bind(addr).await.map_err(|error| {
+                let hint = match error.kind() {
                     io::ErrorKind::AddrInUse => {
                         "stop what listens there, or choose another port (0 takes a free one)"
                     }
@@ -218,7 +218,7 @@ impl Agent {
                     io::ErrorKind::PermissionDenied => "choose a port from 1024 on",
                     _ => "choose another address",
                 };
-                AgentError::Listen { addr, why, hint }
+                AgentError::Listen { addr, why: error, hint }
             })?),
             None => None,
         };
@@ -227,10 +227,10 @@ impl Agent {
             config.register.map(|registration| Registrar::new(registration, members, &config.report_to));
         let targets: Vec<_> =
             config.report_to.into_iter().map(|url| url.with_default_path("/v1/report")).collect();
-        let place = SensorPaths { proc: config.proc, cgroup, port: config.port };
+        let sensor_paths = SensorPaths { proc: config.proc, cgroup, port: config.port };
         Ok(Self {
             shared: Arc::new(AgentState::new(config.group, config.member, config.servers, &targets)),
-            sensors: SensorSet::open(place, config.interval),
+            sensors: SensorSet::open(sensor_paths, config.interval),
             targets,
             interval: config.interval.max(MIN_REPORT_GAP),
             registrar,
@@ -252,8 +252,9 @@ impl Agent {
     /// Returns a handle for each of [`AgentConfig::servers`], with a receiver of that server's alerts.
     pub fn servers(&self) -> Vec<(ValueReporter, watch::Receiver<ShedAlert>)> {
         let servers = self.shared.servers.iter().enumerate();
-        let told = |place| ValueReporter { shared: self.shared.clone(), subject_index: place + 1 };
-        servers.map(|(place, server)| (told(place), server.alerts().subscribe())).collect()
+        let reporter =
+            |server_index| ValueReporter { shared: self.shared.clone(), subject_index: server_index + 1 };
+        servers.map(|(server_index, server)| (reporter(server_index), server.alerts().subscribe())).collect()
     }
 
     /// Returns a receiver of the server's alerts, which balancers send in their answers to reports.
@@ -269,28 +270,34 @@ impl Agent {
     /// Measures, reports and serves until `stop` resolves, then cancels pending work.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { shared, sensors, targets, interval, registrar, listener, scraper } = self;
-        let (beats, _) = watch::channel(0);
-        let mut parts = JoinSet::new();
-        for (place, subject) in shared.subjects().enumerate() {
+        let (tick_sender, _) = watch::channel(0);
+        let mut tasks = JoinSet::new();
+        for (subject_index, subject) in shared.subjects().enumerate() {
             // A machine without a member name is reported to no balancer.
-            for (number, url) in targets.iter().enumerate().filter(|_| subject.member.is_some()) {
-                parts.spawn(push::run(shared.clone(), place, number, url.clone(), beats.subscribe()));
+            for (target_index, url) in targets.iter().enumerate().filter(|_| subject.member.is_some()) {
+                tasks.spawn(push::run(
+                    shared.clone(),
+                    subject_index,
+                    target_index,
+                    url.clone(),
+                    tick_sender.subscribe(),
+                ));
             }
         }
         if let Some(listener) = listener {
-            parts.spawn(serve::run(listener, shared.clone()));
+            tasks.spawn(serve::run(listener, shared.clone()));
         }
         if let Some(registrar) = registrar {
-            parts.spawn(registrar.run());
+            tasks.spawn(registrar.run());
         }
         if let Some(scraper) = scraper {
-            parts.spawn(scraper.run(shared.clone(), interval));
+            tasks.spawn(scraper.run(shared.clone(), interval));
         }
         tokio::select! {
-            () = run_beats(&shared, sensors, interval, &beats) => {}
+            () = run_ticks(&shared, sensors, interval, &tick_sender) => {}
             () = stop => {}
         }
-        parts.shutdown().await;
+        tasks.shutdown().await;
     }
 
     /// Measures for one interval, at most a second, and returns the values. Counters need two readings.
@@ -309,37 +316,38 @@ impl Agent {
 }
 
 /// Reads the sensors, and triggers the reports.
-async fn run_beats(
+async fn run_ticks(
     shared: &AgentState,
     mut sensors: SensorSet,
     interval: Duration,
-    beats: &watch::Sender<u64>,
+    tick_sender: &watch::Sender<u64>,
 ) {
-    let mut chance = JitterSource::new();
-    let pause = (interval / 4).clamp(MIN_REPORT_GAP, Duration::from_secs(1));
+    let mut jitter = JitterSource::new();
+    let sense_interval = (interval / 4).clamp(MIN_REPORT_GAP, Duration::from_secs(1));
     read_sensors(shared, &mut sensors);
-    let mut last = Instant::now();
+    let mut last_report = Instant::now();
     // The first report is sent after the second reading, when counters have a rate.
-    let (mut next_look, mut due, mut stirred) = (last + pause, last + pause, false);
+    let (mut next_reading, mut report_due, mut has_changed) =
+        (last_report + sense_interval, last_report + sense_interval, false);
     loop {
-        let soon = if stirred { due.min(last + MIN_REPORT_GAP) } else { due };
+        let next_report = if has_changed { report_due.min(last_report + MIN_REPORT_GAP) } else { report_due };
         tokio::select! {
-            () = sleep_until(soon.min(next_look)) => {}
-            () = shared.changed.notified(), if !stirred => stirred = true,
+            () = sleep_until(next_report.min(next_reading)) => {}
+            () = shared.changed.notified(), if !has_changed => has_changed = true,
         }
         let now = Instant::now();
-        if now >= next_look || now >= due {
+        if now >= next_reading || now >= report_due {
             read_sensors(shared, &mut sensors);
             // After a suspend of the machine, missed readings are not made up.
-            next_look = now + pause;
+            next_reading = now + sense_interval;
         }
-        if now >= due || (stirred && now >= last + MIN_REPORT_GAP) {
+        if now >= report_due || (has_changed && now >= last_report + MIN_REPORT_GAP) {
             for subject in shared.subjects() {
                 subject.expire_alert(shared.now());
                 subject.metrics().mark_reported();
             }
-            beats.send_modify(|beats| *beats += 1);
-            (last, stirred, due) = (now, false, now + chance.scale(interval, 0.9, 1.1));
+            tick_sender.send_modify(|tick_count| *tick_count += 1);
+            (last_report, has_changed, report_due) = (now, false, now + jitter.scale(interval, 0.9, 1.1));
         }
     }
 }

@@ -21,10 +21,11 @@ pub struct ScrapeMetric {
 impl ScrapeMetric {
     /// Returns `true` if a sample belongs to the metric.
     pub(crate) fn matches(&self, sample: &MetricSample<'_>) -> bool {
-        let has = |(name, value): &(String, String)| {
-            labels(sample.labels).any(|(found, given)| found == name && given == value.as_str())
+        let has_label = |(name, value): &(String, String)| {
+            labels(sample.labels)
+                .any(|(label_name, label_value)| label_name == name && label_value == value.as_str())
         };
-        sample.name == self.series && self.labels.iter().all(has)
+        sample.name == self.series && self.labels.iter().all(has_label)
     }
 }
 
@@ -38,29 +39,30 @@ impl std::str::FromStr for ScrapeMetric {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        let invalid_metric = || {
             format!(
                 "`{text}` is no metric: expected a series of the page, such as `queue_depth`, or \
                  NAME=series{{label=\"value\"}} or NAME=rate(series)"
             )
         };
-        let (given, selector) = match text.split_once('=') {
-            Some((given, rest)) if !given.contains(['{', '(']) => (Some(given.trim()), rest.trim()),
+        let (given_name, selector) = match text.split_once('=') {
+            Some((alias, rest)) if !alias.contains(['{', '(']) => (Some(alias.trim()), rest.trim()),
             _ => (None, text.trim()),
         };
-        let inner = selector.strip_prefix("rate(").map(|rest| rest.strip_suffix(')').ok_or_else(wrong));
-        let rate = inner.is_some();
-        let selector = inner.transpose()?.unwrap_or(selector).trim();
-        let (series, pairs, rest) = split_series(selector).ok_or_else(wrong)?;
+        let rate_argument =
+            selector.strip_prefix("rate(").map(|rest| rest.strip_suffix(')').ok_or_else(invalid_metric));
+        let rate = rate_argument.is_some();
+        let selector = rate_argument.transpose()?.unwrap_or(selector).trim();
+        let (series, label_pairs, rest) = split_series(selector).ok_or_else(invalid_metric)?;
         if !rest.is_empty() || series.contains(['(', ')', '"', ',']) {
-            return Err(wrong());
+            return Err(invalid_metric());
         }
         let labels: Vec<_> =
-            labels(pairs).map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
-        if labels.is_empty() && !pairs.trim().is_empty() {
-            return Err(wrong());
+            labels(label_pairs).map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
+        if labels.is_empty() && !label_pairs.trim().is_empty() {
+            return Err(invalid_metric());
         }
-        let name = given.unwrap_or(series);
+        let name = given_name.unwrap_or(series);
         name::check(name)?;
         Ok(Self { name: name.to_owned(), series: series.to_owned(), labels, rate })
     }
@@ -80,14 +82,14 @@ http_requests_total{method="get",code="200"}    3
 
     #[test]
     fn metrics_choose_series() {
-        let sum = |text: &str| -> f64 {
+        let matching_sum = |text: &str| -> f64 {
             let metric: ScrapeMetric = text.parse().unwrap();
             samples(PAGE).filter(|sample| metric.matches(sample)).map(|sample| sample.value).sum()
         };
-        assert_eq!(sum("http_requests_total"), 1030.0);
-        assert_eq!(sum(r#"posts=http_requests_total{method="post"}"#), 1027.0);
-        assert_eq!(sum(r#"http_requests_total{code="200",method="get"}"#), 3.0);
-        assert_eq!(sum(r#"http_requests_total{code="500"}"#), 0.0);
+        assert_eq!(matching_sum("http_requests_total"), 1030.0);
+        assert_eq!(matching_sum(r#"posts=http_requests_total{method="post"}"#), 1027.0);
+        assert_eq!(matching_sum(r#"http_requests_total{code="200",method="get"}"#), 3.0);
+        assert_eq!(matching_sum(r#"http_requests_total{code="500"}"#), 0.0);
         let metric: ScrapeMetric = "requests_per_second = rate(http_requests_total)".parse().unwrap();
         assert_eq!(
             (metric.name.as_str(), metric.to_string().as_str(), metric.rate),

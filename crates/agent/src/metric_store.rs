@@ -65,7 +65,7 @@ pub(crate) struct MetricStore {
 #[derive(Debug)]
 struct StoredValue {
     value: f64,
-    at: Duration,
+    written_at: Duration,
     source: ValueSource,
     /// The store's write counter when this value was written.
     write_number: u64,
@@ -86,71 +86,73 @@ impl MetricStore {
         value: f64,
         source: ValueSource,
         at: Duration,
-        share: bool,
+        is_share: bool,
     ) -> Result<bool, String> {
         name::check(name)?;
         if !value.is_finite() || value.abs() > 1e100 {
             return Err(format!("{name}: {value} is no value: give a number"));
         }
         self.expire(at);
-        let others = self.values.values().filter(|line| line.source != ValueSource::Sensor).count();
-        let full = source != ValueSource::Sensor && others >= MAX_NAMES;
+        let unsensed_count =
+            self.values.values().filter(|stored| stored.source != ValueSource::Sensor).count();
+        let is_full = source != ValueSource::Sensor && unsensed_count >= MAX_NAMES;
         self.write_count += 1;
-        let turn = self.write_count;
+        let write_number = self.write_count;
         match self.values.entry(name.to_owned()) {
-            Entry::Vacant(_) if full => Err(format!(
+            Entry::Vacant(_) if is_full => Err(format!(
                 "{name}: {MAX_NAMES} numbers are told already, which is the most; report fewer names"
             )),
-            Entry::Vacant(room) => {
-                let noise = ChangeDetector::new(value, if share { 1.0 } else { 0.0 });
+            Entry::Vacant(vacancy) => {
+                let detector = ChangeDetector::new(value, if is_share { 1.0 } else { 0.0 });
                 // A new value of a program or page is significant.
-                room.insert(StoredValue {
+                vacancy.insert(StoredValue {
                     value,
-                    at,
+                    written_at: at,
                     source,
-                    write_number: turn,
+                    write_number,
                     last_reported: value,
-                    detector: noise,
+                    detector,
                 });
                 Ok(source != ValueSource::Sensor)
             }
-            Entry::Occupied(mut line) => {
-                let line = line.get_mut();
+            Entry::Occupied(mut occupied) => {
+                let stored = occupied.get_mut();
                 // The value is older than the stored one.
-                if line.source == source && at < line.at {
+                if stored.source == source && at < stored.written_at {
                     return Ok(false);
                 }
-                if line.source > source && at.saturating_sub(line.at) < PRECEDENCE_TIME {
+                if stored.source > source && at.saturating_sub(stored.written_at) < PRECEDENCE_TIME {
                     return Ok(false);
                 }
-                let matters = line.detector.is_significant(line.last_reported, value);
-                line.detector.update(value);
-                (line.value, line.at, line.source, line.write_number) = (value, at, source, turn);
-                Ok(matters)
+                let is_significant = stored.detector.is_significant(stored.last_reported, value);
+                stored.detector.update(value);
+                (stored.value, stored.written_at, stored.source, stored.write_number) =
+                    (value, at, source, write_number);
+                Ok(is_significant)
             }
         }
     }
 
     /// Records that a report is sent now: later changes are measured from the present values.
     pub(crate) fn mark_reported(&mut self) {
-        self.values.values_mut().for_each(|line| line.last_reported = line.value);
+        self.values.values_mut().for_each(|stored| stored.last_reported = stored.value);
     }
 
     /// Returns the values written after `turn`, and the write counter up to which they are complete.
-    pub(crate) fn written_since(&mut self, turn: u64, now: Duration) -> (Vec<MetricValue>, u64) {
+    pub(crate) fn written_since(&mut self, last_write: u64, now: Duration) -> (Vec<MetricValue>, u64) {
         self.expire(now);
-        let newer = self.values.iter().filter(|(_, line)| line.write_number > turn);
-        let value = |(name, line): (&String, &StoredValue)| MetricValue {
+        let newer_values = self.values.iter().filter(|(_, stored)| stored.write_number > last_write);
+        let to_metric_value = |(name, stored): (&String, &StoredValue)| MetricValue {
             name: name.clone(),
-            value: line.value,
-            age: now.saturating_sub(line.at),
-            source: line.source,
+            value: stored.value,
+            age: now.saturating_sub(stored.written_at),
+            source: stored.source,
         };
-        (newer.map(value).collect(), self.write_count)
+        (newer_values.map(to_metric_value).collect(), self.write_count)
     }
 
     fn expire(&mut self, now: Duration) {
-        self.values.retain(|_, line| now.saturating_sub(line.at) < VALUE_TTL);
+        self.values.retain(|_, stored| now.saturating_sub(stored.written_at) < VALUE_TTL);
     }
 }
 
@@ -162,79 +164,79 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn known(board: &mut MetricStore, now: Duration) -> Vec<(String, f64, u64)> {
-        let (values, _) = board.written_since(0, now);
+    fn current_values(store: &mut MetricStore, now: Duration) -> Vec<(String, f64, u64)> {
+        let (values, _) = store.written_since(0, now);
         values.into_iter().map(|value| (value.name, value.value, value.age.as_secs())).collect()
     }
 
     #[test]
     fn who_knows_better_is_not_overruled_for_a_while() {
-        let mut board = MetricStore::default();
-        assert_eq!(board.write("cpu", 0.2, ValueSource::Sensor, at(0), true), Ok(false));
-        assert_eq!(board.write("cpu", 0.8, ValueSource::Reported, at(1), false), Ok(true));
-        assert_eq!(board.write("cpu", 0.3, ValueSource::Sensor, at(2), true), Ok(false));
-        assert_eq!(known(&mut board, at(3)), [("cpu".to_owned(), 0.8, 2)]);
-        board.write("cpu", 0.3, ValueSource::Sensor, at(31), true).unwrap();
-        assert_eq!(known(&mut board, at(31)), [("cpu".to_owned(), 0.3, 0)]);
+        let mut store = MetricStore::default();
+        assert_eq!(store.write("cpu", 0.2, ValueSource::Sensor, at(0), true), Ok(false));
+        assert_eq!(store.write("cpu", 0.8, ValueSource::Reported, at(1), false), Ok(true));
+        assert_eq!(store.write("cpu", 0.3, ValueSource::Sensor, at(2), true), Ok(false));
+        assert_eq!(current_values(&mut store, at(3)), [("cpu".to_owned(), 0.8, 2)]);
+        store.write("cpu", 0.3, ValueSource::Sensor, at(31), true).unwrap();
+        assert_eq!(current_values(&mut store, at(31)), [("cpu".to_owned(), 0.3, 0)]);
     }
 
     #[test]
     fn what_is_older_comes_too_late() {
-        let mut board = MetricStore::default();
-        assert_eq!(board.write("q", 100.0, ValueSource::Reported, at(50), false), Ok(true));
-        assert_eq!(board.write("q", 1.0, ValueSource::Reported, at(20), false), Ok(false));
-        assert_eq!(known(&mut board, at(50)), [("q".into(), 100.0, 0)]);
+        let mut store = MetricStore::default();
+        assert_eq!(store.write("q", 100.0, ValueSource::Reported, at(50), false), Ok(true));
+        assert_eq!(store.write("q", 1.0, ValueSource::Reported, at(20), false), Ok(false));
+        assert_eq!(current_values(&mut store, at(50)), [("q".into(), 100.0, 0)]);
     }
 
     #[test]
     fn what_nobody_says_again_is_forgotten() {
-        let mut board = MetricStore::default();
-        board.write("a", 1.0, ValueSource::Reported, at(0), false).unwrap();
-        board.write("b", 1.0, ValueSource::Reported, at(100), false).unwrap();
-        assert_eq!(known(&mut board, at(299)).len(), 2);
-        assert_eq!(known(&mut board, at(300)), [("b".to_owned(), 1.0, 200)]);
+        let mut store = MetricStore::default();
+        store.write("a", 1.0, ValueSource::Reported, at(0), false).unwrap();
+        store.write("b", 1.0, ValueSource::Reported, at(100), false).unwrap();
+        assert_eq!(current_values(&mut store, at(299)).len(), 2);
+        assert_eq!(current_values(&mut store, at(300)), [("b".to_owned(), 1.0, 200)]);
     }
 
     #[test]
     fn only_what_is_new_is_told_again() {
-        let mut board = MetricStore::default();
-        board.write("a", 1.0, ValueSource::Reported, at(0), false).unwrap();
-        let (first, turn) = board.written_since(0, at(1));
+        let mut store = MetricStore::default();
+        store.write("a", 1.0, ValueSource::Reported, at(0), false).unwrap();
+        let (first, write_number) = store.written_since(0, at(1));
         assert_eq!(first.len(), 1);
-        assert_eq!(board.written_since(turn, at(1)).0, []);
-        board.write("b", 2.0, ValueSource::Reported, at(2), false).unwrap();
-        let (second, _) = board.written_since(turn, at(2));
+        assert_eq!(store.written_since(write_number, at(1)).0, []);
+        store.write("b", 2.0, ValueSource::Reported, at(2), false).unwrap();
+        let (second, _) = store.written_since(write_number, at(2));
         assert_eq!(second.iter().map(|value| value.name.as_str()).collect::<Vec<_>>(), ["b"]);
     }
 
     #[test]
     fn moves_matter_against_what_was_told() {
-        let mut board = MetricStore::default();
-        let mut write = |value| board.write("cpu", value, ValueSource::Sensor, at(0), true).unwrap();
+        let mut store = MetricStore::default();
+        let mut write = |value| store.write("cpu", value, ValueSource::Sensor, at(0), true).unwrap();
         write(0.1);
         assert!(!write(0.12));
         assert!(write(0.5));
-        board.mark_reported();
-        assert!(!board.write("cpu", 0.5, ValueSource::Sensor, at(0), true).unwrap());
+        store.mark_reported();
+        assert!(!store.write("cpu", 0.5, ValueSource::Sensor, at(0), true).unwrap());
     }
 
     #[test]
     fn it_has_bounds() {
-        let mut board = MetricStore::default();
+        let mut store = MetricStore::default();
         for n in 0..MAX_NAMES {
-            board.write(&format!("n{n}"), 1.0, ValueSource::Reported, at(0), false).unwrap();
+            store.write(&format!("n{n}"), 1.0, ValueSource::Reported, at(0), false).unwrap();
         }
         assert!(
-            board.write("more", 1.0, ValueSource::Reported, at(0), false).unwrap_err().contains("40 numbers")
+            store.write("more", 1.0, ValueSource::Reported, at(0), false).unwrap_err().contains("40 numbers")
         );
         assert!(
-            board.write("cpu", 1.0, ValueSource::Sensor, at(0), true).is_ok(),
+            store.write("cpu", 1.0, ValueSource::Sensor, at(0), true).is_ok(),
             "sensors have room of their own"
         );
-        assert!(board.write("n1", 2.0, ValueSource::Reported, at(0), false).is_ok());
+        assert!(store.write("n1", 2.0, ValueSource::Reported, at(0), false).is_ok());
         for wrong in [f64::NAN, f64::INFINITY, 1e300] {
-            assert!(board.write("n1", wrong, ValueSource::Reported, at(0), false).is_err());
+            assert!(store.write("n1", wrong, ValueSource::Reported, at(0), false).is_err());
         }
-        assert!(board.write("no name", 1.0, ValueSource::Reported, at(0), false).is_err());
+        assert!(store.write("no name", 1.0, ValueSource::Reported, at(0), false).is_err());
     }
 }

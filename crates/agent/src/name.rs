@@ -5,9 +5,9 @@ pub(crate) const MAX_NAME_LEN: usize = 64;
 
 /// Checks a name: a letter or `_`, followed by letters, digits, `_`, `.` and `:`.
 pub(crate) fn check(name: &str) -> Result<(), String> {
-    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-    let rest = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:".contains(&byte));
-    if first && rest && name.len() <= MAX_NAME_LEN {
+    let starts_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    let has_valid_bytes = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:".contains(&byte));
+    if starts_well && has_valid_bytes && name.len() <= MAX_NAME_LEN {
         return Ok(());
     }
     let shown: String = name.chars().take(MAX_NAME_LEN).flat_map(char::escape_default).collect();

@@ -30,35 +30,35 @@ const MAX_RESPONSE: usize = 64 * 1024;
 /// Sends reports of the subject with index `place` to `url`, the target with this number, at every beat.
 pub(crate) async fn run(
     shared: Arc<AgentState>,
-    place: usize,
-    number: usize,
+    subject_index: usize,
+    target_index: usize,
     url: ServerUrl,
-    mut beat: watch::Receiver<u64>,
+    mut ticks: watch::Receiver<u64>,
 ) {
-    let Some(subject) = shared.subject(place) else { return };
-    let mut link = HttpClient::new(url);
-    let mut chance = JitterSource::new();
+    let Some(subject) = shared.subject(subject_index) else { return };
+    let mut client = HttpClient::new(url);
+    let mut jitter = JitterSource::new();
     // The write counter up to which the balancer has all values.
-    let mut known = 0;
-    let mut wait = FIRST_BACKOFF;
-    while beat.changed().await.is_ok() {
-        if !link.is_open() {
-            known = 0;
+    let mut last_sent = 0;
+    let mut backoff = FIRST_BACKOFF;
+    while ticks.changed().await.is_ok() {
+        if !client.is_open() {
+            last_sent = 0;
         }
-        let (values, turn) = subject.metrics().written_since(known, shared.now());
-        let made = link.connection_count();
-        match send(&shared, subject, number, &mut link, values).await {
+        let (values, write_number) = subject.metrics().written_since(last_sent, shared.now());
+        let connection_count = client.connection_count();
+        match send(&shared, subject, target_index, &mut client, values).await {
             Ok(reports) => {
                 // The old connection was dead: the balancer on the new one has only this report.
-                let renewed = known > 0 && link.connection_count() != made;
-                known = if renewed { 0 } else { turn };
-                wait = FIRST_BACKOFF;
-                subject.record_delivered(number, reports);
+                let reconnected = last_sent > 0 && client.connection_count() != connection_count;
+                last_sent = if reconnected { 0 } else { write_number };
+                backoff = FIRST_BACKOFF;
+                subject.record_delivered(target_index, reports);
             }
-            Err(trouble) => {
-                subject.record_failed(number, trouble);
-                sleep(chance.scale(wait, 0.5, 1.0)).await;
-                wait = (wait * 2).min(MAX_BACKOFF);
+            Err(failure) => {
+                subject.record_failed(target_index, failure);
+                sleep(jitter.scale(backoff, 0.5, 1.0)).await;
+                backoff = (backoff * 2).min(MAX_BACKOFF);
             }
         }
     }
@@ -73,13 +73,13 @@ pub(crate) struct ReportFailure {
 }
 
 impl From<HttpFailure> for ReportFailure {
-    fn from(trouble: HttpFailure) -> Self {
-        let kind = match trouble {
+    fn from(failure: HttpFailure) -> Self {
+        let kind = match failure {
             HttpFailure::Connect(_) => 1,
             HttpFailure::TimedOut => 2,
             HttpFailure::Broken(_) => 3,
         };
-        Self { kind, why: trouble.to_string() }
+        Self { kind, why: failure.to_string() }
     }
 }
 
@@ -88,40 +88,50 @@ impl From<HttpFailure> for ReportFailure {
 async fn send(
     shared: &AgentState,
     subject: &ReportSubject,
-    number: usize,
-    link: &mut HttpClient,
+    target_index: usize,
+    client: &mut HttpClient,
     values: Vec<MetricValue>,
 ) -> Result<u64, ReportFailure> {
-    let (fresh, old): (Vec<_>, Vec<_>) = values.into_iter().partition(|value| value.age < FRESH_AGE);
-    let mut sent = 0;
-    for values in [old, fresh] {
+    let (fresh_values, old_values): (Vec<_>, Vec<_>) =
+        values.into_iter().partition(|value| value.age < FRESH_AGE);
+    let mut sent_reports = 0;
+    for values in [old_values, fresh_values] {
         if values.is_empty() {
             continue;
         }
         let report = LoadReport::from_values(shared.group.as_deref(), subject.member.as_deref(), &values);
         let body =
             serde_json::to_vec(&report).map_err(|error| ReportFailure { kind: 4, why: error.to_string() })?;
-        let (status, answer) = link.send_request(Method::POST, Some(body.into()), MAX_RESPONSE).await?;
+        let (status, response_body) =
+            client.send_request(Method::POST, Some(body.into()), MAX_RESPONSE).await?;
         if !status.is_success() {
-            return Err(ReportFailure { kind: status.as_u16(), why: refusal_text(status.as_u16(), &answer) });
+            return Err(ReportFailure {
+                kind: status.as_u16(),
+                why: refusal_text(status.as_u16(), &response_body),
+            });
         }
         // With several servers, an alert in the answer about the machine is ignored: each server gets it in
         // the answer to its own reports.
         if shared.servers.is_empty() || !std::ptr::eq(subject, &shared.machine) {
-            subject.record_answer(number, parse_decision(&answer), shared.now());
+            subject.record_answer(target_index, parse_decision(&response_body), shared.now());
         }
-        sent += 1;
+        sent_reports += 1;
     }
-    Ok(sent)
+    Ok(sent_reports)
 }
 
 /// Formats a refusal, such as `it answered 422: there is no member 10.0.0.9:80`.
-pub(crate) fn refusal_text(status: u16, answer: &[u8]) -> String {
-    let json = serde_json::from_slice::<serde_json::Value>(answer).ok();
-    let said = json.as_ref().and_then(|json| json["error"].as_str().map(str::to_owned));
-    let said = said.unwrap_or_else(|| String::from_utf8_lossy(answer).into_owned());
-    let said: String = said.trim().chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if said.is_empty() { format!("it answered {status}") } else { format!("it answered {status}: {said}") }
+pub(crate) fn refusal_text(status: u16, response_body: &[u8]) -> String {
+    let json = serde_json::from_slice::<serde_json::Value>(response_body).ok();
+    let error_text = json.as_ref().and_then(|json| json["error"].as_str().map(str::to_owned));
+    let full_text = error_text.unwrap_or_else(|| String::from_utf8_lossy(response_body).into_owned());
+    let short_text: String =
+        full_text.trim().chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if short_text.is_empty() {
+        format!("it answered {status}")
+    } else {
+        format!("it answered {status}: {short_text}")
+    }
 }
 
 #[cfg(test)]

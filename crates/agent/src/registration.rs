@@ -69,21 +69,21 @@ impl std::fmt::Debug for Registrar {
 impl Registrar {
     pub(crate) fn new(registration: Registration, members: &[String], balancers: &[ServerUrl]) -> Self {
         let group = &registration.group;
-        let place = |member: &String, balancer: &ServerUrl| RegistrationTarget {
+        let target = |member: &String, balancer: &ServerUrl| RegistrationTarget {
             member: member.clone(),
             balancer: balancer.clone(),
             url: balancer.with_path(&format!("/v1/groups/{group}/members/{member}")),
         };
-        let each = |member| balancers.iter().map(move |balancer| place(member, balancer));
-        let places = members.iter().flat_map(each).collect();
-        Self(Arc::new(RegistrarState { registration, targets: places, leaving: watch::Sender::new(false) }))
+        let member_targets = |member| balancers.iter().map(move |balancer| target(member, balancer));
+        let targets = members.iter().flat_map(member_targets).collect();
+        Self(Arc::new(RegistrarState { registration, targets, leaving: watch::Sender::new(false) }))
     }
 
     /// Renews the registrations until the members leave.
     pub(crate) async fn run(self) {
         let mut tasks = JoinSet::new();
-        for place in self.0.targets.iter().cloned() {
-            tasks.spawn(renew(Arc::clone(&self.0), place));
+        for target in self.0.targets.iter().cloned() {
+            tasks.spawn(renew(Arc::clone(&self.0), target));
         }
         tasks.join_all().await;
     }
@@ -94,16 +94,16 @@ impl Registrar {
         if self.0.leaving.send_replace(true) {
             return;
         }
-        let end = Instant::now() + self.0.registration.drain;
+        let deadline = Instant::now() + self.0.registration.drain;
         let mut tasks = JoinSet::new();
-        for place in self.0.targets.iter().cloned() {
-            tasks.spawn(drain(Arc::clone(&self.0), place, end));
+        for target in self.0.targets.iter().cloned() {
+            tasks.spawn(drain(Arc::clone(&self.0), target, deadline));
         }
         tasks.join_all().await;
         // Balancers may share one store, so deregister only after the work at all of them has ended.
         let mut tasks = JoinSet::new();
-        for place in self.0.targets.iter().cloned() {
-            tasks.spawn(deregister(place, end));
+        for target in self.0.targets.iter().cloned() {
+            tasks.spawn(deregister(target, deadline));
         }
         tasks.join_all().await;
     }
@@ -111,27 +111,29 @@ impl Registrar {
 
 /// Deregisters a member at one balancer. Retries while the balancer is temporarily unavailable, for example
 /// during an upgrade or an outage of its store.
-async fn deregister(place: RegistrationTarget, end: Instant) {
-    let end = end.max(Instant::now() + MIN_LEAVE_TIME);
-    let mut link = HttpClient::new(place.url);
+async fn deregister(target: RegistrationTarget, deadline: Instant) {
+    let deadline = deadline.max(Instant::now() + MIN_LEAVE_TIME);
+    let mut client = HttpClient::new(target.url);
     loop {
-        let why = match link.send_request(Method::DELETE, None, MAX_RESPONSE).await {
+        let reason = match client.send_request(Method::DELETE, None, MAX_RESPONSE).await {
             // Another balancer has removed it from the store that they share.
             Ok((status, _)) if status.is_success() || status == StatusCode::NOT_FOUND => return,
-            Ok((status, answer)) if is_temporary(status) => refusal_text(status.as_u16(), &answer),
-            Err(trouble @ (HttpFailure::TimedOut | HttpFailure::Broken(_))) => trouble.to_string(),
-            Ok((status, answer)) => {
-                let why = refusal_text(status.as_u16(), &answer);
-                tracing::warn!("{} does not let {} go: {why}", place.balancer, place.member);
+            Ok((status, response_body)) if is_temporary(status) => {
+                refusal_text(status.as_u16(), &response_body)
+            }
+            Err(failure @ (HttpFailure::TimedOut | HttpFailure::Broken(_))) => failure.to_string(),
+            Ok((status, response_body)) => {
+                let reason = refusal_text(status.as_u16(), &response_body);
+                tracing::warn!("{} does not let {} go: {reason}", target.balancer, target.member);
                 return;
             }
-            Err(trouble @ HttpFailure::Connect(_)) => {
-                tracing::warn!("{} was not told that {} is gone: {trouble}", place.balancer, place.member);
+            Err(failure @ HttpFailure::Connect(_)) => {
+                tracing::warn!("{} was not told that {} is gone: {failure}", target.balancer, target.member);
                 return;
             }
         };
-        if Instant::now() >= end {
-            tracing::warn!("{} was not told that {} is gone: {why}", place.balancer, place.member);
+        if Instant::now() >= deadline {
+            tracing::warn!("{} was not told that {} is gone: {reason}", target.balancer, target.member);
             return;
         }
         sleep(POLL_INTERVAL).await;
@@ -146,11 +148,11 @@ fn is_temporary(status: StatusCode) -> bool {
 impl RegistrarState {
     fn body(&self, draining: bool) -> Bytes {
         let Registration { capacity, max_connections, ttl, .. } = self.registration;
-        let said = json!({
+        let registration_json = json!({
             "capacity": capacity, "max_connections": max_connections, "ttl_seconds": ttl.as_secs_f64(),
             "draining": draining,
         });
-        said.to_string().into()
+        registration_json.to_string().into()
     }
 
     /// Returns the interval between two registrations.
@@ -160,74 +162,76 @@ impl RegistrarState {
 }
 
 /// Renews the registration of a member at one balancer.
-async fn renew(inner: Arc<RegistrarState>, place: RegistrationTarget) {
-    let (mut link, mut chance) = (HttpClient::new(place.url.clone()), JitterSource::new());
-    let mut leaving = inner.leaving.subscribe();
-    let body = inner.body(false);
+async fn renew(registrar: Arc<RegistrarState>, target: RegistrationTarget) {
+    let (mut client, mut jitter) = (HttpClient::new(target.url.clone()), JitterSource::new());
+    let mut leaving = registrar.leaving.subscribe();
+    let body = registrar.body(false);
     // The outcome that was logged last: none, success or an error.
-    let (mut told, mut wait) = (None::<Result<(), String>>, FIRST_BACKOFF);
+    let (mut last_outcome, mut backoff) = (None::<Result<(), String>>, FIRST_BACKOFF);
     loop {
-        let said = match link.send_request(Method::PUT, Some(body.clone()), MAX_RESPONSE).await {
+        let outcome = match client.send_request(Method::PUT, Some(body.clone()), MAX_RESPONSE).await {
             Ok((status, _)) if status.is_success() => Ok(()),
-            Ok((status, answer)) => Err(refusal_text(status.as_u16(), &answer)),
-            Err(trouble) => Err(trouble.to_string()),
+            Ok((status, response_body)) => Err(refusal_text(status.as_u16(), &response_body)),
+            Err(failure) => Err(failure.to_string()),
         };
-        let (member, group, balancer) = (&place.member, &inner.registration.group, &place.balancer);
-        match (&said, &told) {
+        let (member, group, balancer) = (&target.member, &registrar.registration.group, &target.balancer);
+        match (&outcome, &last_outcome) {
             (Ok(()), Some(Ok(()))) => {}
             (Ok(()), _) => tracing::info!("{member} is a member of group {group} at {balancer}"),
-            (Err(why), Some(Err(before))) if why == before => {}
-            (Err(why), _) => tracing::warn!(
-                "{member} cannot be registered as a member of group {group} at {balancer}: {why}; trying \
+            (Err(error), Some(Err(last_error))) if error == last_error => {}
+            (Err(error), _) => tracing::warn!(
+                "{member} cannot be registered as a member of group {group} at {balancer}: {error}; trying \
                 again until it can"
             ),
         }
-        let pause = if said.is_ok() {
-            wait = FIRST_BACKOFF;
-            inner.renew_interval()
+        let pause = if outcome.is_ok() {
+            backoff = FIRST_BACKOFF;
+            registrar.renew_interval()
         } else {
-            let pause = wait.min(inner.renew_interval());
-            wait = (wait * 2).min(inner.renew_interval());
+            let pause = backoff.min(registrar.renew_interval());
+            backoff = (backoff * 2).min(registrar.renew_interval());
             pause
         };
-        told = Some(said);
+        last_outcome = Some(outcome);
         tokio::select! {
-            () = sleep(chance.scale(pause, 0.8, 1.0)) => {}
+            () = sleep(jitter.scale(pause, 0.8, 1.0)) => {}
             _ = leaving.wait_for(|leaving| *leaving) => return,
         }
     }
 }
 
 /// Drains a member at one balancer, and waits until it has no work left or the time is over.
-async fn drain(inner: Arc<RegistrarState>, place: RegistrationTarget, end: Instant) {
-    let mut link = HttpClient::new(place.url);
-    let body = inner.body(true);
+async fn drain(registrar: Arc<RegistrarState>, target: RegistrationTarget, deadline: Instant) {
+    let mut client = HttpClient::new(target.url);
+    let body = registrar.body(true);
     // The balancer may have chosen the member for a request just before the drain, so its count must be zero
     // twice in a row.
-    let mut nothing = 0;
+    let mut idle_polls = 0;
     loop {
-        let asked = link.send_request(Method::PUT, Some(body.clone()), MAX_RESPONSE).await;
-        let left = match asked {
-            Ok((status, answer)) if status.is_success() => {
-                let said = serde_json::from_slice::<Value>(&answer).unwrap_or_default();
-                Ok(said["in_flight"].as_u64().unwrap_or(0))
+        let response = client.send_request(Method::PUT, Some(body.clone()), MAX_RESPONSE).await;
+        let in_flight = match response {
+            Ok((status, response_body)) if status.is_success() => {
+                let status_json = serde_json::from_slice::<Value>(&response_body).unwrap_or_default();
+                Ok(status_json["in_flight"].as_u64().unwrap_or(0))
             }
-            Ok((status, answer)) if is_temporary(status) => Err(refusal_text(status.as_u16(), &answer)),
-            Err(trouble @ (HttpFailure::TimedOut | HttpFailure::Broken(_))) => Err(trouble.to_string()),
+            Ok((status, response_body)) if is_temporary(status) => {
+                Err(refusal_text(status.as_u16(), &response_body))
+            }
+            Err(failure @ (HttpFailure::TimedOut | HttpFailure::Broken(_))) => Err(failure.to_string()),
             // The balancer has no such member, or cannot be reached.
             _ => return,
         };
-        nothing = if left == Ok(0) { nothing + 1 } else { 0 };
-        if nothing == 2 {
+        idle_polls = if in_flight == Ok(0) { idle_polls + 1 } else { 0 };
+        if idle_polls == 2 {
             return;
         }
-        if Instant::now() >= end {
-            let (member, balancer) = (&place.member, &place.balancer);
-            match left {
-                Ok(left) => tracing::warn!(
-                    "{member} still has work of {balancer} ({left} at once): leaving all the same"
+        if Instant::now() >= deadline {
+            let (member, balancer) = (&target.member, &target.balancer);
+            match in_flight {
+                Ok(in_flight) => tracing::warn!(
+                    "{member} still has work of {balancer} ({in_flight} at once): leaving all the same"
                 ),
-                Err(why) => tracing::warn!("{balancer} was not told that {member} drains: {why}"),
+                Err(error) => tracing::warn!("{balancer} was not told that {member} drains: {error}"),
             }
             return;
         }

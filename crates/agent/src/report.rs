@@ -57,7 +57,7 @@ impl LoadReport {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(body).map_err(|_| format!("the body is not text; {EXPECTED}"))?.trim();
         let mut report = if text.starts_with('{') {
-            serde_json::from_str(text).map_err(|why| format!("the body: {why}; {EXPECTED}"))?
+            serde_json::from_str(text).map_err(|error| format!("the body: {error}; {EXPECTED}"))?
         } else {
             Self::parse_form(text)?
         };
@@ -85,10 +85,12 @@ impl LoadReport {
         let mut report = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let broken = || format!("`{}` has a broken %; {EXPECTED}", truncated(pair));
-            let (key, value) =
-                (percent_decoded(key).ok_or_else(broken)?, percent_decoded(value).ok_or_else(broken)?);
-            let number = || {
+            let invalid_escape = || format!("`{}` has a broken %; {EXPECTED}", truncated(pair));
+            let (key, value) = (
+                percent_decoded(key).ok_or_else(invalid_escape)?,
+                percent_decoded(value).ok_or_else(invalid_escape)?,
+            );
+            let parse_number = || {
                 let number = value.trim().parse().ok().filter(|number: &f64| number.is_finite());
                 number.ok_or_else(|| {
                     format!("{}: `{}` is no number; {EXPECTED}", truncated(&key), truncated(&value))
@@ -98,10 +100,10 @@ impl LoadReport {
                 "group" => report.group = Some(value),
                 "member" => report.member = Some(value),
                 "name" => report.name = Some(value),
-                "value" => report.value = Some(number()?),
-                "age_seconds" => report.age_seconds = Some(number()?),
+                "value" => report.value = Some(parse_number()?),
+                "age_seconds" => report.age_seconds = Some(parse_number()?),
                 _ => {
-                    let number = number()?;
+                    let number = parse_number()?;
                     report.values.insert(key, number);
                 }
             }
@@ -131,15 +133,15 @@ fn truncated(text: &str) -> String {
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
         match first {
             b'+' => bytes.push(b' '),
             b'%' => {
-                let (digits, after) = rest.split_at_checked(2)?;
+                let (digits, tail) = rest.split_at_checked(2)?;
                 let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?;
                 bytes.push(u8::from_str_radix(digits, 16).ok()?);
-                rest = after;
+                rest = tail;
             }
             byte => bytes.push(*byte),
         }
@@ -156,27 +158,27 @@ mod tests {
 
     #[test]
     fn every_form_is_read() {
-        let one = |body: &str| LoadReport::parse(body.as_bytes()).unwrap();
+        let parse = |body: &str| LoadReport::parse(body.as_bytes()).unwrap();
         let report =
-            one(r#"{"group": "web", "member": "10.0.0.1:80", "values": {"cpu": 0.43, "in_flight": 7}}"#);
+            parse(r#"{"group": "web", "member": "10.0.0.1:80", "values": {"cpu": 0.43, "in_flight": 7}}"#);
         assert_eq!((report.group.as_deref(), report.member.as_deref()), (Some("web"), Some("10.0.0.1:80")));
         assert_eq!(report.values, BTreeMap::from([("cpu".into(), 0.43), ("in_flight".into(), 7.0)]));
         let single = BTreeMap::from([("cpu".to_owned(), 0.4)]);
-        assert_eq!(one(r#"{"name": "cpu", "value": 0.4}"#).values, single);
-        let form = one("member=10.0.0.1%3A80&name=cpu&value=0.4&age_seconds=2.5\n");
+        assert_eq!(parse(r#"{"name": "cpu", "value": 0.4}"#).values, single);
+        let form = parse("member=10.0.0.1%3A80&name=cpu&value=0.4&age_seconds=2.5\n");
         assert_eq!((form.member.as_deref(), form.age()), (Some("10.0.0.1:80"), Duration::from_millis(2500)));
         assert_eq!(form.values, single);
-        let pairs = one("cpu=0.43&in_flight=7&group=web");
+        let pairs = parse("cpu=0.43&in_flight=7&group=web");
         assert_eq!((pairs.values, pairs.group.as_deref()), (report.values, Some("web")));
         for (age, seconds) in [("-0", 0), ("1e9", 60), ("3", 3)] {
-            let report = one(&format!("name=a&value=1&age_seconds={age}"));
+            let report = parse(&format!("name=a&value=1&age_seconds={age}"));
             assert_eq!(report.age(), Duration::from_secs(seconds));
         }
     }
 
     #[test]
     fn what_is_wrong_is_said_in_a_sentence() {
-        for (body, why) in [
+        for (body, expected_error) in [
             ("", "no values"),
             ("name=cpu", "needs a value"),
             ("value=1", "needs a value"),
@@ -192,8 +194,8 @@ mod tests {
             (r#"{"values": {"cpu": null}}"#, "invalid type"),
             (r#"{"valeus": {}}"#, "unknown field"),
         ] {
-            let said = LoadReport::parse(body.as_bytes()).unwrap_err();
-            assert!(said.contains(why) && said.contains("give name=NAME"), "{body}: {said}");
+            let error = LoadReport::parse(body.as_bytes()).unwrap_err();
+            assert!(error.contains(expected_error) && error.contains("give name=NAME"), "{body}: {error}");
         }
         assert!(LoadReport::parse(b"\xff").is_err());
     }
@@ -210,8 +212,11 @@ mod tests {
             serde_json::to_string(&LoadReport::from_values(None, Some("a:1"), values)).unwrap()
         };
         assert_eq!(json(&[value("cpu", 1.0 / 3.0, 10)]), r#"{"member":"a:1","values":{"cpu":0.333333}}"#);
-        let old = [value("b", 123_456_789.0, 1500), value("a", 0.0, 900)];
-        assert_eq!(json(&old), r#"{"member":"a:1","age_seconds":1.5,"values":{"a":0.0,"b":123457000.0}}"#);
+        let old_values = [value("b", 123_456_789.0, 1500), value("a", 0.0, 900)];
+        assert_eq!(
+            json(&old_values),
+            r#"{"member":"a:1","age_seconds":1.5,"values":{"a":0.0,"b":123457000.0}}"#
+        );
     }
 
     proptest! {

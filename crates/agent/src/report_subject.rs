@@ -42,7 +42,7 @@ impl TargetCounts {
 impl ReportSubject {
     /// Creates a subject that is reported to these targets.
     pub(crate) fn new(member: Option<String>, logs_member: bool, targets: &[ServerUrl]) -> Self {
-        let tally = |url: &ServerUrl| TargetCounts {
+        let new_counts = |url: &ServerUrl| TargetCounts {
             target: url.to_string(),
             reports: 0,
             failures: 0,
@@ -52,7 +52,7 @@ impl ReportSubject {
             member,
             logs_member,
             metrics: Mutex::default(),
-            targets: Mutex::new(targets.iter().map(tally).collect()),
+            targets: Mutex::new(targets.iter().map(new_counts).collect()),
             alerts: Mutex::new(AlertState::new(targets.len())),
         }
     }
@@ -69,49 +69,59 @@ impl ReportSubject {
     }
 
     /// Records that this number of reports arrived at the target with this number.
-    pub(crate) fn record_delivered(&self, number: usize, reports: u64) {
-        if let Some(tally) = lock(&self.targets).get_mut(number) {
-            tally.reports += reports;
-            if tally.logged_failure.take().is_some() {
-                tracing::info!("reports{} to {} arrive again", self.log_suffix(), tally.target);
+    pub(crate) fn record_delivered(&self, target_index: usize, reports: u64) {
+        if let Some(counts) = lock(&self.targets).get_mut(target_index) {
+            counts.reports += reports;
+            if counts.logged_failure.take().is_some() {
+                tracing::info!("reports{} to {} arrive again", self.log_suffix(), counts.target);
             }
         }
     }
 
     /// Records a report that did not arrive.
-    pub(crate) fn record_failed(&self, number: usize, ReportFailure { kind, why }: ReportFailure) {
-        if let Some(tally) = lock(&self.targets).get_mut(number) {
-            tally.failures += 1;
-            if tally.logged_failure.replace(kind) != Some(kind) {
-                let (of, target) = (self.log_suffix(), &tally.target);
-                tracing::warn!("reports{of} to {target} do not arrive: {why}; trying again until they do");
+    pub(crate) fn record_failed(
+        &self,
+        target_index: usize,
+        ReportFailure { kind, why: reason }: ReportFailure,
+    ) {
+        if let Some(counts) = lock(&self.targets).get_mut(target_index) {
+            counts.failures += 1;
+            if counts.logged_failure.replace(kind) != Some(kind) {
+                let (subject_suffix, target) = (self.log_suffix(), &counts.target);
+                tracing::warn!(
+                    "reports{subject_suffix} to {target} do not arrive: {reason}; trying again until they do"
+                );
             }
         }
     }
 
     /// Records the decision in the answer of a target to a report at `now`.
-    pub(crate) fn record_answer(&self, number: usize, decision: Option<ShedDecision>, now: Duration) {
-        let news = self.alerts().record_decision(number, decision, now);
-        self.log_event(news, Some(number));
+    pub(crate) fn record_answer(&self, target_index: usize, decision: Option<ShedDecision>, now: Duration) {
+        let event = self.alerts().record_decision(target_index, decision, now);
+        self.log_event(event, Some(target_index));
     }
 
     /// Ends the alert of a balancer that has not answered until `now`.
     pub(crate) fn expire_alert(&self, now: Duration) {
-        let news = self.alerts().expire(now);
-        self.log_event(news, None);
+        let event = self.alerts().expire(now);
+        self.log_event(event, None);
     }
 
     /// Logs an event of an alert from this target.
-    fn log_event(&self, news: Option<AlertEvent>, number: Option<usize>) {
-        let of = self.log_suffix();
-        match news {
+    fn log_event(&self, event: Option<AlertEvent>, target_index: Option<usize>) {
+        let subject_suffix = self.log_suffix();
+        match event {
             Some(AlertEvent::Shed(share)) => {
                 let targets = lock(&self.targets);
-                let target = number.and_then(|number| targets.get(number));
-                let (target, percent) = (target.map_or("a balancer", |tally| &tally.target), share * 100.0);
-                tracing::info!("{target} wants {percent:.0} % of the connections{of} to go elsewhere");
+                let target = target_index.and_then(|index| targets.get(index));
+                let (target, percent) = (target.map_or("a balancer", |counts| &counts.target), share * 100.0);
+                tracing::info!(
+                    "{target} wants {percent:.0} % of the connections{subject_suffix} to go elsewhere"
+                );
             }
-            Some(AlertEvent::Ended) => tracing::info!("no connections{of} are to go elsewhere any more"),
+            Some(AlertEvent::Ended) => {
+                tracing::info!("no connections{subject_suffix} are to go elsewhere any more")
+            }
             None => {}
         }
     }

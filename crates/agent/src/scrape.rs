@@ -35,8 +35,8 @@ pub(crate) struct Scraper {
 }
 
 impl Scraper {
-    pub(crate) fn new(scrape: ScrapeConfig) -> Self {
-        let ScrapeConfig { url, metrics } = scrape;
+    pub(crate) fn new(config: ScrapeConfig) -> Self {
+        let ScrapeConfig { url, metrics } = config;
         let counters = metrics.into_iter().map(|metric| (metric, RateCounter::default())).collect();
         Self { client: HttpClient::new(url.clone()), url, counters }
     }
@@ -53,47 +53,50 @@ impl Scraper {
 
     /// Reads the page once.
     pub(crate) async fn read(&mut self, shared: &AgentState) {
-        let unread = |what: String, why: String| UnreadSource { sensor: "scrape", what, why };
-        let why = match self.client.send_request(Method::GET, None, MAX_PAGE).await {
+        let unread_source = |what: String, why: String| UnreadSource { sensor: "scrape", what, why };
+        let reason = match self.client.send_request(Method::GET, None, MAX_PAGE).await {
             Ok((status, page)) if status.is_success() => {
                 let page = String::from_utf8_lossy(&page);
-                let missing =
-                    self.write_values(shared, &page).into_iter().map(|(what, why)| unread(what, why));
+                let missing = self
+                    .write_values(shared, &page)
+                    .into_iter()
+                    .map(|(source, reason)| unread_source(source, reason));
                 return shared.set_unread_metrics(missing.collect());
             }
             Ok((status, _)) => format!("it answered {}", status.as_u16()),
-            Err(trouble) => trouble.to_string(),
+            Err(failure) => failure.to_string(),
         };
-        shared.set_unread_metrics(vec![unread(self.url.to_string(), why)]);
+        shared.set_unread_metrics(vec![unread_source(self.url.to_string(), reason)]);
     }
 
     /// Writes the values found on a page. Returns the metrics that could not be read, with the reason.
     fn write_values(&mut self, shared: &AgentState, page: &str) -> Vec<(String, String)> {
         let now = Instant::now();
-        let mut found: Vec<Vec<MetricSample<'_>>> = self.counters.iter().map(|_| Vec::new()).collect();
+        let mut matching_samples: Vec<Vec<MetricSample<'_>>> =
+            self.counters.iter().map(|_| Vec::new()).collect();
         for sample in samples(page).filter(|sample| sample.value.is_finite()) {
-            for ((metric, _), found) in self.counters.iter().zip(&mut found) {
-                if found.len() < MAX_SERIES && metric.matches(&sample) {
-                    found.push(sample);
+            for ((metric, _), matches) in self.counters.iter().zip(&mut matching_samples) {
+                if matches.len() < MAX_SERIES && metric.matches(&sample) {
+                    matches.push(sample);
                 }
             }
         }
         let mut missing = Vec::new();
-        for ((metric, counter), fitting) in self.counters.iter_mut().zip(found) {
-            if fitting.is_empty() {
+        for ((metric, counter), matching) in self.counters.iter_mut().zip(matching_samples) {
+            if matching.is_empty() {
                 missing.push((format!("{metric} on {}", self.url), "there is no such series".to_owned()));
                 continue;
             }
             let value = if metric.rate {
-                counter.rate(now, &fitting)
+                counter.rate(now, &matching)
             } else {
-                Some(fitting.iter().map(|sample| sample.value).sum())
+                Some(matching.iter().map(|sample| sample.value).sum())
             };
             if let Some(value) = value
-                && let Err(why) =
+                && let Err(error) =
                     shared.write(&metric.name, value, ValueSource::Scraped, Duration::ZERO, false)
             {
-                missing.push((format!("{metric} on {}", self.url), why));
+                missing.push((format!("{metric} on {}", self.url), error));
             }
         }
         missing
@@ -110,9 +113,9 @@ struct RateCounter {
 impl RateCounter {
     /// Returns the growth per second since the last reading; `None` for the first one.
     fn rate(&mut self, now: Instant, samples: &[MetricSample<'_>]) -> Option<f64> {
-        let grown = self.increase.record(samples.iter().copied(), MAX_SERIES);
+        let increase = self.increase.record(samples.iter().copied(), MAX_SERIES);
         let seconds = now.duration_since(self.last_read.replace(now)?).as_secs_f64();
-        grown.filter(|_| seconds > 0.0).map(|grown| grown / seconds)
+        increase.filter(|_| seconds > 0.0).map(|increase| increase / seconds)
     }
 }
 
@@ -120,7 +123,7 @@ impl RateCounter {
 mod tests {
     use super::*;
 
-    async fn after(seconds: u64) -> Instant {
+    async fn instant_after(seconds: u64) -> Instant {
         tokio::time::advance(Duration::from_secs(seconds)).await;
         Instant::now()
     }
@@ -128,15 +131,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn counters_become_rates() {
         let mut counter = RateCounter::default();
-        let page = |page: &str, counter: &mut RateCounter, now| {
+        let rate_of_page = |page: &str, counter: &mut RateCounter, now| {
             counter.rate(now, &samples(page).collect::<Vec<_>>())
         };
-        assert_eq!(page("a{x=\"1\"} 100\na{x=\"2\"} 50\n", &mut counter, after(1).await), None);
-        assert_eq!(page("a{x=\"1\"} 120\na{x=\"2\"} 60\n", &mut counter, after(2).await), Some(15.0));
+        assert_eq!(
+            rate_of_page("a{x=\"1\"} 100\na{x=\"2\"} 50\n", &mut counter, instant_after(1).await),
+            None
+        );
+        assert_eq!(
+            rate_of_page("a{x=\"1\"} 120\na{x=\"2\"} 60\n", &mut counter, instant_after(2).await),
+            Some(15.0)
+        );
         // One series was reset, one is new, one is gone.
-        assert_eq!(page("a{x=\"1\"} 10\na{x=\"3\"} 1000\n", &mut counter, after(2).await), Some(5.0));
-        assert_eq!(page("a{x=\"1\"} 10\na{x=\"3\"} 1004\n", &mut counter, after(1).await), Some(4.0));
-        assert_eq!(page("a 1\n", &mut counter, Instant::now()), None, "no time has passed");
+        assert_eq!(
+            rate_of_page("a{x=\"1\"} 10\na{x=\"3\"} 1000\n", &mut counter, instant_after(2).await),
+            Some(5.0)
+        );
+        assert_eq!(
+            rate_of_page("a{x=\"1\"} 10\na{x=\"3\"} 1004\n", &mut counter, instant_after(1).await),
+            Some(4.0)
+        );
+        assert_eq!(rate_of_page("a 1\n", &mut counter, Instant::now()), None, "no time has passed");
     }
 
     #[tokio::test(start_paused = true)]
@@ -147,7 +162,7 @@ mod tests {
         let mut scraper =
             Scraper::new(ScrapeConfig { url: "http://127.0.0.1:1/metrics".parse().unwrap(), metrics });
         scraper.write_values(&shared, "jobs 3\nhttp_requests_total 100\n");
-        after(2).await;
+        instant_after(2).await;
         let missing =
             scraper.write_values(&shared, "jobs 4\njobs{x=\"y\"} 1\nhttp_requests_total 300\nnothing NaN\n");
         assert_eq!(missing.len(), 1);

@@ -39,7 +39,7 @@ pub(crate) struct Sensor {
 /// An open sensor.
 trait SensorReader: Send {
     /// Reads the current values. Rates of counters need two readings.
-    fn read_values(&mut self, look: &mut SensorContext<'_>);
+    fn read_values(&mut self, context: &mut SensorContext<'_>);
 }
 
 /// The files to read.
@@ -76,25 +76,25 @@ pub struct UnreadSource {
 /// All sensors, open.
 pub(crate) struct SensorSet {
     paths: SensorPaths,
-    open: Vec<(&'static str, Box<dyn SensorReader>)>,
+    readers: Vec<(&'static str, Box<dyn SensorReader>)>,
     text: String,
 }
 
 impl SensorSet {
     /// Opens all sensors. Their means are over `span`.
-    pub(crate) fn open(paths: SensorPaths, span: Duration) -> Self {
-        let open = ALL.iter().map(|sensor| (sensor.name, (sensor.open)(&paths, span))).collect();
-        Self { paths, open, text: String::new() }
+    pub(crate) fn open(paths: SensorPaths, window: Duration) -> Self {
+        let readers = ALL.iter().map(|sensor| (sensor.name, (sensor.open)(&paths, window))).collect();
+        Self { paths, readers, text: String::new() }
     }
 
     /// Reads all sensors. `at` is the time of any monotonic clock.
     pub(crate) fn read_all(&mut self, at: Duration) -> (Vec<SensorReading>, Vec<UnreadSource>) {
         let (mut readings, mut unread) = (Vec::new(), Vec::new());
-        for (sensor, sense) in &mut self.open {
-            sense.read_values(&mut SensorContext {
+        for (sensor, reader) in &mut self.readers {
+            reader.read_values(&mut SensorContext {
                 sensor,
                 paths: &self.paths,
-                at,
+                now: at,
                 text: &mut self.text,
                 readings: &mut readings,
                 unread: &mut unread,
@@ -109,7 +109,7 @@ impl SensorSet {
 struct SensorContext<'a> {
     sensor: &'static str,
     paths: &'a SensorPaths,
-    at: Duration,
+    now: Duration,
     text: &'a mut String,
     readings: &'a mut Vec<SensorReading>,
     unread: &'a mut Vec<UnreadSource>,
@@ -134,14 +134,14 @@ impl SensorContext<'_> {
     }
 
     fn read_file<T>(&mut self, path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let why = match read(path, self.text) {
+        let reason = match read(path, self.text) {
             Ok(()) => match parse(self.text) {
-                Some(parsed) => return Some(parsed),
+                Some(value) => return Some(value),
                 None => "it is not in the form that Linux gives it".to_owned(),
             },
             Err(error) => error.to_string(),
         };
-        self.unread.push(UnreadSource { sensor: self.sensor, what: path.display().to_string(), why });
+        self.unread.push(UnreadSource { sensor: self.sensor, what: path.display().to_string(), why: reason });
         None
     }
 
@@ -165,8 +165,8 @@ fn read(path: &Path, text: &mut String) -> io::Result<()> {
 
 /// Returns the number after `key` at the beginning of a line.
 fn value_of_key(text: &str, key: &str) -> Option<f64> {
-    let mut words = text.lines().map(str::split_whitespace);
-    words
+    let mut lines = text.lines().map(str::split_whitespace);
+    lines
         .find_map(|mut words| {
             (words.next() == Some(key)).then(|| words.next()?.parse::<u64>().ok()).flatten()
         })

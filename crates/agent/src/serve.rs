@@ -59,17 +59,17 @@ type TextResponse = Response<Full<Bytes>>;
 
 /// Serves connections until it is cancelled.
 pub(crate) async fn run(listener: TcpListener, shared: Arc<AgentState>) {
-    let room = Arc::new(ConnectionSlots::default());
+    let slots = Arc::new(ConnectionSlots::default());
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let near = is_local(peer, stream.local_addr().ok());
+                let is_local_peer = is_local(peer, stream.local_addr().ok());
                 // A connection without a slot is closed; the client may retry.
-                let Some(place) = ConnectionSlots::acquire(&room, peer.ip(), near) else { continue };
+                let Some(slot) = ConnectionSlots::acquire(&slots, peer.ip(), is_local_peer) else { continue };
                 let shared = shared.clone();
                 tokio::spawn(async move {
-                    serve_connection(stream, near, shared).await;
-                    drop(place);
+                    serve_connection(stream, is_local_peer, shared).await;
+                    drop(slot);
                 });
             }
             // Without descriptors or memory, the connection stays in the queue and the next accept would fail
@@ -82,12 +82,12 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<AgentState>) {
     }
 }
 
-async fn serve_connection(stream: TcpStream, near: bool, shared: Arc<AgentState>) {
+async fn serve_connection(stream: TcpStream, is_local_peer: bool, shared: Arc<AgentState>) {
     let _ = stream.set_nodelay(true);
-    let spoke = AtomicBool::new(false);
+    let had_request = AtomicBool::new(false);
     let service = service_fn(|request| {
-        spoke.store(true, Relaxed);
-        route(shared.clone(), near, request)
+        had_request.store(true, Relaxed);
+        route(shared.clone(), is_local_peer, request)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -96,7 +96,7 @@ async fn serve_connection(stream: TcpStream, near: bool, shared: Arc<AgentState>
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     // A client's error is answered or ends its connection, and is not logged.
-    if timeout(FIRST_HEAD_TIMEOUT, connection.as_mut()).await.is_ok() || !spoke.load(Relaxed) {
+    if timeout(FIRST_HEAD_TIMEOUT, connection.as_mut()).await.is_ok() || !had_request.load(Relaxed) {
         return;
     }
     if timeout(MAX_CONNECTION_AGE, connection.as_mut()).await.is_err() {
@@ -113,14 +113,14 @@ fn is_local(peer: SocketAddr, local: Option<SocketAddr>) -> bool {
 
 async fn route(
     shared: Arc<AgentState>,
-    near: bool,
+    is_local_peer: bool,
     request: Request<Incoming>,
 ) -> Result<TextResponse, Infallible> {
     let path = request.uri().path().to_owned();
-    let reads = [Method::GET, Method::HEAD].contains(request.method());
+    let is_read_method = [Method::GET, Method::HEAD].contains(request.method());
     Ok(match path.as_str() {
         "/v1/report" if request.method() != Method::POST => not_allowed("POST", "use POST"),
-        "/v1/report" if !near => error_response(
+        "/v1/report" if !is_local_peer => error_response(
             StatusCode::FORBIDDEN,
             "only programs on the agent's own machine may report to it".into(),
         ),
@@ -130,7 +130,7 @@ async fn route(
             "web pages may not report: leave the header origin out".into(),
         ),
         "/v1/report" => handle_report(&shared, request).await,
-        _ if !reads => not_allowed("GET, HEAD", "use GET here, POST on /v1/report"),
+        _ if !is_read_method => not_allowed("GET, HEAD", "use GET here, POST on /v1/report"),
         "/" => text_response(StatusCode::OK, "text/plain; charset=utf-8", INDEX.into()),
         "/healthz" => text_response(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into()),
         "/load" => load_response(&shared, request.uri().query()),
@@ -160,94 +160,98 @@ fn load_response(shared: &AgentState, query: Option<&str>) -> TextResponse {
 }
 
 async fn handle_report(shared: &AgentState, request: Request<Incoming>) -> TextResponse {
-    let announced = request.body().size_hint().lower();
+    let announced_length = request.body().size_hint().lower();
     let too_long = || error_response(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {MAX_BODY} bytes"));
-    let come = timeout(BODY_TIMEOUT, read_body(request.into_body()));
-    if announced > MAX_BODY as u64 {
+    let body_read = timeout(BODY_TIMEOUT, read_body(request.into_body()));
+    if announced_length > MAX_BODY as u64 {
         // The response is certain. Read the body anyway, so that the client sees the response after sending
         // it.
-        tokio::spawn(come);
+        tokio::spawn(body_read);
         return too_long();
     }
-    let body = match come.await {
+    let body = match body_read.await {
         Ok(Ok(Some(body))) => body,
         Ok(Ok(None)) => return too_long(),
-        Ok(Err(why)) => {
-            return error_response(StatusCode::BAD_REQUEST, format!("the body cannot be read: {why}"));
+        Ok(Err(error)) => {
+            return error_response(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}"));
         }
         Err(_) => return error_response(StatusCode::REQUEST_TIMEOUT, "the body did not arrive".into()),
     };
     match record_report(shared, &body) {
         Ok(()) => {
-            let mut done = Response::new(Full::default());
-            *done.status_mut() = StatusCode::NO_CONTENT;
-            done
+            let mut response = Response::new(Full::default());
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            response
         }
-        Err((status, why)) => error_response(status, why),
+        Err((status, error)) => error_response(status, error),
     }
 }
 
 fn record_report(shared: &AgentState, body: &[u8]) -> Result<(), (StatusCode, String)> {
-    let report = LoadReport::parse(body).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
-    let unfit = |why| (StatusCode::UNPROCESSABLE_ENTITY, why);
-    if let (Some(ours), Some(theirs)) = (&shared.group, &report.group)
-        && ours != theirs
+    let report = LoadReport::parse(body).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+    let unprocessable = |error| (StatusCode::UNPROCESSABLE_ENTITY, error);
+    if let (Some(own_group), Some(reported_group)) = (&shared.group, &report.group)
+        && own_group != reported_group
     {
-        return Err(unfit(format!("this agent reports for group {ours}: leave group out, or give that")));
+        return Err(unprocessable(format!(
+            "this agent reports for group {own_group}: leave group out, or give that"
+        )));
     }
     let subject = match &report.member {
         None => &shared.machine,
         Some(_) if shared.subjects().all(|subject| subject.member.is_none()) => &shared.machine,
-        Some(member) => shared.subject_of_member(member).ok_or_else(|| unfit(wrong_member_text(shared)))?,
+        Some(member) => {
+            shared.subject_of_member(member).ok_or_else(|| unprocessable(wrong_member_text(shared)))?
+        }
     };
     let age = report.age();
-    let wrote = |(name, value): (&String, &f64)| {
+    let write_value = |(name, value): (&String, &f64)| {
         shared.write_subject(subject, name, *value, ValueSource::Reported, age, false)
     };
     // Write the remaining values even if one is invalid.
-    report.values.iter().map(wrote).fold(Ok(()), Result::and).map_err(unfit)
+    report.values.iter().map(write_value).fold(Ok(()), Result::and).map_err(unprocessable)
 }
 
 /// Formats the refusal of a report for another member.
 fn wrong_member_text(shared: &AgentState) -> String {
-    let ours: Vec<&str> = shared.subjects().filter_map(|subject| subject.member.as_deref()).collect();
-    format!("this agent reports for member {}: leave member out, or give that", ours.join(" or "))
+    let own_members: Vec<&str> = shared.subjects().filter_map(|subject| subject.member.as_deref()).collect();
+    format!("this agent reports for member {}: leave member out, or give that", own_members.join(" or "))
 }
 
 /// Reads a body; returns `None` if it is too long. Even then it is read to its end: closing a socket with
 /// unread bytes resets the connection, and the client would lose the response.
 async fn read_body(mut body: Incoming) -> Result<Option<Vec<u8>>, hyper::Error> {
-    let mut kept = Some(Vec::new());
+    let mut body_bytes = Some(Vec::new());
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
-            kept = kept.filter(|kept| kept.len() + data.len() <= MAX_BODY);
-            if let Some(kept) = &mut kept {
-                kept.extend_from_slice(&data);
+            body_bytes = body_bytes.filter(|bytes| bytes.len() + data.len() <= MAX_BODY);
+            if let Some(bytes) = &mut body_bytes {
+                bytes.extend_from_slice(&data);
             }
         }
     }
-    Ok(kept)
+    Ok(body_bytes)
 }
 
-fn not_allowed(allow: &'static str, why: &str) -> TextResponse {
-    let mut refused = error_response(StatusCode::METHOD_NOT_ALLOWED, why.into());
-    refused.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
-    refused
+fn not_allowed(allow: &'static str, message: &str) -> TextResponse {
+    let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, message.into());
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    response
 }
 
-fn error_response(status: StatusCode, why: String) -> TextResponse {
-    json_response(status, &json!({"error": why}))
+fn error_response(status: StatusCode, message: String) -> TextResponse {
+    json_response(status, &json!({"error": message}))
 }
 
 fn json_response(status: StatusCode, json: &Json) -> TextResponse {
     text_response(status, "application/json", format!("{json}\n"))
 }
 
-fn text_response(status: StatusCode, kind: &'static str, body: String) -> TextResponse {
+fn text_response(status: StatusCode, content_type: &'static str, body: String) -> TextResponse {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
@@ -258,13 +262,13 @@ mod tests {
 
     #[test]
     fn who_is_near() {
-        let near = |peer: &str, local: &str| is_local(peer.parse().unwrap(), local.parse().ok());
-        assert!(near("127.0.0.1:5", "127.0.0.1:80"));
-        assert!(near("[::1]:5", "[::1]:80"));
-        assert!(near("[::ffff:127.0.0.1]:5", "[::ffff:127.0.0.1]:80"));
-        assert!(near("192.0.2.7:5", "192.0.2.7:80"));
-        assert!(!near("192.0.2.8:5", "192.0.2.7:80"));
-        assert!(!near("192.0.2.8:5", ""));
+        let is_near = |peer: &str, local: &str| is_local(peer.parse().unwrap(), local.parse().ok());
+        assert!(is_near("127.0.0.1:5", "127.0.0.1:80"));
+        assert!(is_near("[::1]:5", "[::1]:80"));
+        assert!(is_near("[::ffff:127.0.0.1]:5", "[::ffff:127.0.0.1]:80"));
+        assert!(is_near("192.0.2.7:5", "192.0.2.7:80"));
+        assert!(!is_near("192.0.2.8:5", "192.0.2.7:80"));
+        assert!(!is_near("192.0.2.8:5", ""));
     }
 
     #[tokio::test]
@@ -275,12 +279,12 @@ mod tests {
             record_report(&shared, b"{\"member\": \"a:80\", \"values\": {\"y\": 2, \"z\": 3}}"),
             Ok(())
         );
-        let refused = |body: &str| record_report(&shared, body.as_bytes()).unwrap_err();
-        assert_eq!(refused("name=x").0, StatusCode::BAD_REQUEST);
-        assert_eq!(refused("name=x&value=1&age_seconds=-5").0, StatusCode::BAD_REQUEST);
-        assert!(refused("member=b%3A80&name=x&value=1").1.contains("for member a:80"));
-        assert!(refused("group=db&name=x&value=1").1.contains("for group web"));
-        assert!(refused("name=no+name&value=1").1.contains("is no name"));
+        let refusal = |body: &str| record_report(&shared, body.as_bytes()).unwrap_err();
+        assert_eq!(refusal("name=x").0, StatusCode::BAD_REQUEST);
+        assert_eq!(refusal("name=x&value=1&age_seconds=-5").0, StatusCode::BAD_REQUEST);
+        assert!(refusal("member=b%3A80&name=x&value=1").1.contains("for member a:80"));
+        assert!(refusal("group=db&name=x&value=1").1.contains("for group web"));
+        assert!(refusal("name=no+name&value=1").1.contains("is no name"));
         let (values, _) = shared.machine.metrics().written_since(0, shared.now());
         assert_eq!(values.iter().map(|value| value.value).collect::<Vec<_>>(), [1.0, 2.0, 3.0]);
     }

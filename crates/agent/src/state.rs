@@ -45,11 +45,14 @@ impl AgentState {
         servers: Vec<String>,
         targets: &[ServerUrl],
     ) -> Self {
-        let several = !servers.is_empty();
+        let has_servers = !servers.is_empty();
         Self {
             group,
-            machine: ReportSubject::new(member, several, targets),
-            servers: servers.into_iter().map(|one| ReportSubject::new(Some(one), true, targets)).collect(),
+            machine: ReportSubject::new(member, has_servers, targets),
+            servers: servers
+                .into_iter()
+                .map(|member| ReportSubject::new(Some(member), true, targets))
+                .collect(),
             started: Instant::now(),
             changed: Notify::new(),
             unread: Mutex::default(),
@@ -62,8 +65,8 @@ impl AgentState {
     }
 
     /// Returns the subject with this index.
-    pub(crate) fn subject(&self, place: usize) -> Option<&ReportSubject> {
-        self.subjects().nth(place)
+    pub(crate) fn subject(&self, subject_index: usize) -> Option<&ReportSubject> {
+        self.subjects().nth(subject_index)
     }
 
     /// Returns the subject with this member address.
@@ -84,9 +87,9 @@ impl AgentState {
         value: f64,
         source: ValueSource,
         age: Duration,
-        share: bool,
+        is_share: bool,
     ) -> Result<(), String> {
-        self.write_subject(&self.machine, name, value, source, age, share)
+        self.write_subject(&self.machine, name, value, source, age, is_share)
     }
 
     /// Writes a value of a subject that was read `age` ago, and notifies `changed` if the change is
@@ -98,10 +101,10 @@ impl AgentState {
         value: f64,
         source: ValueSource,
         age: Duration,
-        share: bool,
+        is_share: bool,
     ) -> Result<(), String> {
-        let at = self.now().saturating_sub(age);
-        if subject.metrics().write(name, value, source, at, share)? {
+        let written_at = self.now().saturating_sub(age);
+        if subject.metrics().write(name, value, source, written_at, is_share)? {
             self.changed.notify_one();
         }
         Ok(())
@@ -109,22 +112,22 @@ impl AgentState {
 
     /// Replaces the list of sources that the sensors cannot read; logs the new ones.
     pub(crate) fn set_unread_sensors(&self, unread: Vec<UnreadSource>) {
-        let mut notes = self.lock_unread();
-        notes.log_new(&unread);
-        notes.sensors = unread;
+        let mut unread_log = self.lock_unread();
+        unread_log.log_new(&unread);
+        unread_log.sensors = unread;
     }
 
     /// Replaces the list of what cannot be read on the scraped page; logs new entries.
     pub(crate) fn set_unread_metrics(&self, unread: Vec<UnreadSource>) {
-        let mut notes = self.lock_unread();
-        notes.log_new(&unread);
-        notes.scrape = unread;
+        let mut unread_log = self.lock_unread();
+        unread_log.log_new(&unread);
+        unread_log.scrape = unread;
     }
 
     /// Returns all sources that cannot be read now.
     pub(crate) fn unread(&self) -> Vec<UnreadSource> {
-        let notes = self.lock_unread();
-        notes.sensors.iter().chain(&notes.scrape).cloned().collect()
+        let unread_log = self.lock_unread();
+        unread_log.sensors.iter().chain(&unread_log.scrape).cloned().collect()
     }
 
     fn lock_unread(&self) -> MutexGuard<'_, UnreadLog> {
@@ -134,9 +137,9 @@ impl AgentState {
 
 impl UnreadLog {
     fn log_new(&mut self, unread: &[UnreadSource]) {
-        for UnreadSource { sensor, what, why } in unread {
-            if self.logged.len() < MAX_LOGGED && self.logged.insert((sensor, what.clone())) {
-                tracing::warn!("{sensor}: cannot read {what}: {why}; going on without");
+        for UnreadSource { sensor, what: source, why: reason } in unread {
+            if self.logged.len() < MAX_LOGGED && self.logged.insert((sensor, source.clone())) {
+                tracing::warn!("{sensor}: cannot read {source}: {reason}; going on without");
             }
         }
     }

@@ -34,27 +34,27 @@ impl<const N: usize> CounterWindow<N> {
     }
 
     /// Adds a sample. Returns `None` for the first one.
-    pub(crate) fn push(&mut self, at: Duration, counters: [f64; N]) -> Option<CounterGrowth<N>> {
-        let (before, mut sum) = self.samples.back().copied().unwrap_or((at, [0.0; N]));
-        if self.last.is_some() && at <= before {
+    pub(crate) fn push(&mut self, now: Duration, counters: [f64; N]) -> Option<CounterGrowth<N>> {
+        let (last_sampled, mut sums) = self.samples.back().copied().unwrap_or((now, [0.0; N]));
+        if self.last.is_some() && now <= last_sampled {
             return None;
         }
-        if let Some(last) = self.last {
-            for ((sum, now), last) in sum.iter_mut().zip(counters).zip(last) {
+        if let Some(last_counters) = self.last {
+            for ((sum, current), previous) in sums.iter_mut().zip(counters).zip(last_counters) {
                 // A comparison with NaN is false.
-                *sum += if now > last { now - last } else { 0.0 };
+                *sum += if current > previous { current - previous } else { 0.0 };
             }
         }
         self.last = Some(counters);
-        self.samples.push_back((at, sum));
+        self.samples.push_back((now, sums));
         // The oldest sample is the newest that is at least `span` old.
-        while self.samples.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= self.span) {
+        while self.samples.get(1).is_some_and(|(second, _)| now.saturating_sub(*second) >= self.span) {
             self.samples.pop_front();
         }
-        let (first, base) = *self.samples.front()?;
-        let seconds = at.saturating_sub(first).as_secs_f64();
-        let by = std::array::from_fn(|n| sum[n] - base[n]);
-        (seconds > 0.0).then_some(CounterGrowth { seconds, increases: by })
+        let (first_sampled, first_sums) = *self.samples.front()?;
+        let seconds = now.saturating_sub(first_sampled).as_secs_f64();
+        let increases = std::array::from_fn(|n| sums[n] - first_sums[n]);
+        (seconds > 0.0).then_some(CounterGrowth { seconds, increases })
     }
 }
 

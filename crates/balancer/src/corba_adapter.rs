@@ -22,17 +22,17 @@ impl LoadManagerBackend for LoadManagerAdapter {
     }
 
     fn alerted_locations(&self) -> BTreeSet<String> {
-        let force = self.0.effective_config();
+        let effective_config = self.0.effective_config();
         let engine = self.0.engine();
-        let alerted = force
+        let alerted_set = effective_config
             .member_locations()
             .filter(|(group, member, _)| engine.requested_shed(Some(group), &member.name).is_some());
-        alerted.map(|(_, _, location)| location.text().to_owned()).collect()
+        alerted_set.map(|(_, _, location)| location.text().to_owned()).collect()
     }
 
     fn groups(&self) -> Vec<ObjectGroup> {
-        let force = self.0.effective_config();
-        let names = force.settings.groups.iter().map(|group| &group.spec.name);
+        let effective_config = self.0.effective_config();
+        let names = effective_config.settings.groups.iter().map(|group| &group.spec.name);
         names.map(|name| self.group(name)).collect()
     }
 
@@ -41,45 +41,48 @@ impl LoadManagerBackend for LoadManagerAdapter {
         type_id: &str,
         strategy: Option<&StrategyInfo>,
     ) -> Result<ObjectGroup, GroupError> {
-        let name =
-            self.0.change_overlay(|made, base, _, machine| made.create(base, machine, type_id, strategy))?;
+        let name = self.0.change_overlay(|overlay, file_config, _, machine| {
+            overlay.create(file_config, machine, type_id, strategy)
+        })?;
         Ok(self.group(&name))
     }
 
     fn delete_group(&self, id: u64) -> Result<(), GroupError> {
-        self.0.change_overlay(|made, _, _, _| made.delete(&made.group_of(id).ok_or(GroupError::NoGroup)?))
+        self.0.change_overlay(|overlay, _, _, _| {
+            overlay.delete(&overlay.group_of(id).ok_or(GroupError::NoGroup)?)
+        })
     }
 
     fn add_member(&self, id: u64, location: &Location, object: &Ior) -> Result<(), GroupError> {
-        self.0.change_overlay(|made, _, force, _| {
-            made.add(force, &made.group_of(id).ok_or(GroupError::NoGroup)?, location, object)
+        self.0.change_overlay(|overlay, _, effective_config, _| {
+            overlay.add(effective_config, &overlay.group_of(id).ok_or(GroupError::NoGroup)?, location, object)
         })
     }
 
     fn remove_member(&self, id: u64, location: &str) -> Result<(), GroupError> {
-        self.0.change_overlay(|made, _, force, _| {
-            made.remove(force, &made.group_of(id).ok_or(GroupError::NoGroup)?, location)
+        self.0.change_overlay(|overlay, _, effective_config, _| {
+            overlay.remove(effective_config, &overlay.group_of(id).ok_or(GroupError::NoGroup)?, location)
         })
     }
 
-    fn begin_change(&self, deed: &ChangeRequest) -> Result<u64, String> {
-        self.1.as_ref().map_or(Ok(0), |audit| audit.begin_change(&audit_entry(deed)))
+    fn begin_change(&self, change: &ChangeRequest) -> Result<u64, String> {
+        self.1.as_ref().map_or(Ok(0), |audit| audit.begin_change(&audit_entry(change)))
     }
 
-    fn end_change(&self, number: u64, deed: &ChangeRequest, outcome: Result<(), &str>) {
+    fn end_change(&self, number: u64, change: &ChangeRequest, outcome: Result<(), &str>) {
         if let Some(audit) = &self.1 {
-            audit.end_change(number, &audit_entry(deed), outcome);
+            audit.end_change(number, &audit_entry(change), outcome);
         }
     }
 }
 
 /// Returns the line of the audit log: the caller is unknown, except for the address.
-fn audit_entry(deed: &ChangeRequest) -> plimsoll_admin::AuditedRequest {
+fn audit_entry(change: &ChangeRequest) -> plimsoll_admin::AuditedRequest {
     plimsoll_admin::AuditedRequest {
         caller: Caller::unauthenticated(),
-        from: deed.from.to_string(),
-        verb: deed.operation,
-        target: deed.target.clone(),
+        from: change.from.to_string(),
+        verb: change.operation,
+        target: change.target.clone(),
         arguments: Value::Null,
     }
 }

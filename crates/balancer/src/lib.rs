@@ -62,7 +62,7 @@ use upgrade::{CurrentProgram, HandoffSource, ProcessInheritance};
 pub use upgrade::{HOLDER_VARIABLE, HolderRequest, SocketSet, serve_requests};
 
 /// The longest time for the first checks of members before connections are accepted.
-const FIRST_CHECKS: Duration = Duration::from_secs(1);
+const FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the balancer of a file until it is stopped or another process has taken over. `start_log` is called
 /// once the file was read and before anything is logged.
@@ -75,52 +75,56 @@ pub fn run(file: &Path, start_log: impl FnOnce()) -> Result<(), BalancerError> {
         BalancerError::failed(format_args!("it is not known which program this is: {error}"))
     })?;
     // The sockets come first: data that was read from the other end is not lost if the file is wrong.
-    let mut heir = ProcessInheritance::for_process()?;
-    let begun = start(file, start_log, &mut heir).inspect_err(|failure| heir.report_failure(failure))?;
-    let stays = heir.sockets.keeps_control;
+    let mut inheritance = ProcessInheritance::for_process()?;
+    let begun = start_balancer(file, start_log, &mut inheritance)
+        .inspect_err(|failure| inheritance.report_failure(failure))?;
+    let keeps_control = inheritance.sockets.keeps_control;
     let StartedBalancer {
         runtime,
-        running,
+        balancer,
         signals,
         admin,
         load_manager,
         fleet,
         audit,
-        followers,
-        admin_start: opening,
+        discovery_tasks,
+        admin_start,
     } = begun;
-    let mut successor = heir.take_over(&running, fleet.as_ref().is_some_and(|(.., given)| *given))?;
+    let mut successor =
+        inheritance.take_over(&balancer, fleet.as_ref().is_some_and(|(.., is_inherited)| *is_inherited))?;
     if successor.is_first() {
         // A client that waits already, at a socket older than this process, would find no member.
-        let checked = async { timeout(FIRST_CHECKS, running.engine().until_checked()).await };
+        let first_checks = async { timeout(FIRST_CHECK_TIMEOUT, balancer.engine().until_checked()).await };
         // A member that does not answer is waited for no longer.
-        let _ = runtime.block_on(checked);
+        let _ = runtime.block_on(first_checks);
     }
-    running.engine().open().map_err(BalancerError::failed)?;
-    if let Some((settings, seat, _)) = fleet {
+    balancer.engine().open().map_err(BalancerError::failed)?;
+    if let Some((settings, socket, _)) = fleet {
         let (name, listen) = (settings.name.clone(), settings.listen);
-        let address = running.join_fleet(settings, seat, successor.fleet.take());
+        let address = balancer.join_fleet(settings, socket, successor.fleet.take());
         let address = address.map_err(|error| fleet_failure(listen, &error))?;
         tracing::info!("listening fleet {address}: this is {name}");
     }
-    running.store().reopen();
-    let mut others = admin.sockets().map_err(copy_failure)?;
-    let manager = load_manager.as_ref().map(LoadManager::socket).transpose().map_err(copy_failure)?;
-    others.extend(manager.map(|socket| ("load_manager", socket)));
-    others.extend(running.fleet_socket().map_err(copy_failure)?.map(|socket| ("fleet", socket)));
-    running.enable_upgrade(HandoffSource::new(program, others, stays));
+    balancer.store().reopen();
+    let mut sockets = admin.sockets().map_err(copy_failure)?;
+    let load_manager_socket =
+        load_manager.as_ref().map(LoadManager::socket).transpose().map_err(copy_failure)?;
+    sockets.extend(load_manager_socket.map(|socket| ("load_manager", socket)));
+    sockets.extend(balancer.fleet_socket().map_err(copy_failure)?.map(|socket| ("fleet", socket)));
+    balancer.enable_upgrade(HandoffSource::new(program, sockets, keeps_control));
     // A client that is answered from here on may ask for everything.
-    opening.notify_one();
+    admin_start.notify_one();
     let status = format!("running {}", file.display());
     if successor.is_first() {
         notify_systemd(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
-    successor.report_serving(&running, status);
-    if let Err(error) = running.start_holding() {
+    successor.report_serving(&balancer, status);
+    if let Err(error) = balancer.start_holding() {
         tracing::warn!("the Supervisor does not hold the sockets of this process: no thread: {error}");
     }
     let mut admin = Some(admin);
-    let outcome = runtime.block_on(serve(&running, signals, load_manager, audit, followers, &mut admin));
+    let outcome =
+        runtime.block_on(serve(&balancer, signals, load_manager, audit, discovery_tasks, &mut admin));
     // The admin plane ends last, so that the stop can be watched.
     drop(admin);
     outcome
@@ -129,14 +133,14 @@ pub fn run(file: &Path, start_log: impl FnOnce()) -> Result<(), BalancerError> {
 /// All parts of the process before it accepts connections.
 struct StartedBalancer {
     runtime: Runtime,
-    running: Arc<BalancerRuntime>,
+    balancer: Arc<BalancerRuntime>,
     signals: BalancerSignals,
     admin: AdminServer,
     load_manager: Option<LoadManager>,
     /// The settings of the fleet, this balancer's place, and whether the others know that place.
     fleet: Option<(fleet::FleetSettings, BoundSocket, bool)>,
     audit: Option<Arc<AuditLog>>,
-    followers: discovery::DiscoveryTasks,
+    discovery_tasks: discovery::DiscoveryTasks,
     /// The signal that starts the admin plane.
     admin_start: Arc<Notify>,
 }
@@ -150,26 +154,26 @@ fn copy_failure(error: io::Error) -> BalancerError {
 }
 
 /// Performs all steps that can fail.
-fn start(
+fn start_balancer(
     path: &Path,
     start_log: impl FnOnce(),
-    heir: &mut ProcessInheritance,
+    inheritance: &mut ProcessInheritance,
 ) -> Result<StartedBalancer, BalancerError> {
     let file = config::read(path)?;
     start_log();
-    let seen = std::mem::take(&mut heir.store_view);
+    let store_view = std::mem::take(&mut inheritance.store_view);
     let folder = config::state_folder();
-    let store = file.config.open_store(folder.as_deref(), |prefix| seen.into_view(prefix));
-    let (store, said) = store.map_err(BalancerError::failed)?;
-    if let Some(said) = said {
-        tracing::warn!("{said}");
+    let store = file.config.open_store(folder.as_deref(), |prefix| store_view.into_view(prefix));
+    let (store, store_error) = store.map_err(BalancerError::failed)?;
+    if let Some(store_error) = store_error {
+        tracing::warn!("{store_error}");
     }
-    let forgets = store.kind() == "memory";
+    let is_in_memory = store.kind() == "memory";
     // A process that still serves may renew registrations.
     store.close();
     let lost =
         |why| BalancerError::failed(format_args!("what was kept in memory cannot be taken over: {why}"));
-    std::mem::take(&mut heir.store_content).put_into(&*store).map_err(lost)?;
+    std::mem::take(&mut inheritance.store_content).put_into(&*store).map_err(lost)?;
     let with = read_with_shared(file, path, &*store);
     let (file, document) = with?;
     log_warnings(&file);
@@ -180,7 +184,7 @@ fn start(
     let (settings, told) =
         name_resolution::settings(&names, &file, machine).map_err(BalancerError::Unresolved)?;
     let fleet = file.fleet(look_up).map_err(ReadError::Wrong)?;
-    heir.assign(&file.admin(), &settings.listeners, fleet.as_ref().map(|fleet| fleet.listen))?;
+    inheritance.assign(&file.admin(), &settings.listeners, fleet.as_ref().map(|fleet| fleet.listen))?;
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -194,39 +198,49 @@ fn start(
     };
     let lotteries = file.lotteries(look_up).map_err(ReadError::Wrong)?;
     let rules = Arc::new(file.rules().map_err(BalancerError::Setup)?);
-    let mut doors = admin_endpoints(&file, &rules)?;
-    let audit = doors.audit.clone();
+    let mut admin_config = admin_endpoints(&file, &rules)?;
+    let audit = admin_config.audit.clone();
     let certificates = file.authorities().map_err(ReadError::Wrong)?;
     preload(&certificates);
-    let base = FileConfig::new(&file, settings, lotteries, certificates);
-    let discovered = DiscoveryState::new(&base);
+    let file_config = FileConfig::new(&file, settings, lotteries, certificates);
+    let discovery_state = DiscoveryState::new(&file_config);
     // Known members stay until the sources have a list themselves: a source that fails empties no group.
-    discovered.restore_answers(std::mem::take(&mut heir.source_answers));
-    let mut followers = discovery::DiscoveryTasks::new();
-    runtime.block_on(followers.ask_all_once(&base.discoveries, &discovered, &store.snapshot()));
-    let estate =
-        InheritedState { clock_start: heir.time_zero, sockets: std::mem::take(&mut heir.sockets.listeners) };
-    let engine = Engine::prepare(discovered.settings(&base), estate).map_err(BalancerError::failed)?;
-    let given = (base, discovered, names);
-    let running = BalancerRuntime::new(engine, given, (store, document), path, machine, file.admin(), rules)
-        .map_err(|error| {
-            BalancerError::failed(format_args!(
-                "cannot start the threads of monitors and certificates: {error}"
-            ))
-        })?;
+    discovery_state.restore_answers(std::mem::take(&mut inheritance.source_answers));
+    let mut discovery_tasks = discovery::DiscoveryTasks::new();
+    runtime.block_on(discovery_tasks.ask_all_once(
+        &file_config.discoveries,
+        &discovery_state,
+        &store.snapshot(),
+    ));
+    let inherited_state = InheritedState {
+        clock_start: inheritance.time_zero,
+        sockets: std::mem::take(&mut inheritance.sockets.listeners),
+    };
+    let engine = Engine::prepare(discovery_state.settings(&file_config), inherited_state)
+        .map_err(BalancerError::failed)?;
+    let state_parts = (file_config, discovery_state, names);
+    let running =
+        BalancerRuntime::new(engine, state_parts, (store, document), path, machine, file.admin(), rules)
+            .map_err(|error| {
+                BalancerError::failed(format_args!(
+                    "cannot start the threads of monitors and certificates: {error}"
+                ))
+            })?;
     told.into_iter().for_each(|event| running.engine().write_event(event));
     // Operators' changes are in force before any client is served.
     running.reapply_actions(Reapply::All);
-    let opening = Arc::new(Notify::new());
-    doors.keeps_control_file = heir.sockets.keeps_control;
-    doors.inherited_sockets = std::mem::take(&mut heir.sockets.admin);
-    doors.open_signal = Some(Arc::clone(&opening));
-    let control = doors.control.clone();
-    let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(BalancerError::failed)?;
-    let desk = LoadManagerAdapter(Arc::clone(&running), audit.clone());
-    let load_manager =
-        load_manager(&file, desk, heir.sockets.load_manager.take()).map_err(BalancerError::failed)?;
-    let fleet = fleet.map(|settings| open_fleet_seat(settings, heir.sockets.fleet.take())).transpose()?;
+    let admin_start = Arc::new(Notify::new());
+    admin_config.keeps_control_file = inheritance.sockets.keeps_control;
+    admin_config.inherited_sockets = std::mem::take(&mut inheritance.sockets.admin);
+    admin_config.open_signal = Some(Arc::clone(&admin_start));
+    let control = admin_config.control.clone();
+    let admin =
+        plimsoll_admin::start(admin_config, Arc::clone(&running) as _).map_err(BalancerError::failed)?;
+    let adapter = LoadManagerAdapter(Arc::clone(&running), audit.clone());
+    let load_manager = start_load_manager(&file, adapter, inheritance.sockets.load_manager.take())
+        .map_err(BalancerError::failed)?;
+    let fleet =
+        fleet.map(|settings| open_fleet_socket(settings, inheritance.sockets.fleet.take())).transpose()?;
     running.write_references(&file.config);
     for line in listener_lines(&file.config, &running.engine().addresses()) {
         tracing::info!("{line}");
@@ -234,7 +248,7 @@ fn start(
     for line in temporary_key_notes(&file.config) {
         tracing::info!("{line}");
     }
-    if forgets {
+    if is_in_memory {
         tracing::info!(
             "what operators do, and members that are registered, are forgotten with this process: there is \
              no [store], and no \
@@ -261,26 +275,26 @@ fn start(
     }
     Ok(StartedBalancer {
         runtime,
-        running,
+        balancer: running,
         signals,
         admin,
         load_manager,
         fleet,
         audit,
-        followers,
-        admin_start: opening,
+        discovery_tasks,
+        admin_start,
     })
 }
 
 /// Returns a place among other balancers: at the socket that they know, or at one of its own.
-fn open_fleet_seat(
+fn open_fleet_socket(
     settings: fleet::FleetSettings,
-    given: Option<OwnedFd>,
+    inherited: Option<OwnedFd>,
 ) -> Result<(fleet::FleetSettings, BoundSocket, bool), BalancerError> {
-    let known = given.is_some();
-    let seat = given.map_or_else(|| BoundSocket::bind(settings.listen), BoundSocket::from_fd);
-    let seat = seat.map_err(|error| fleet_failure(settings.listen, &error))?;
-    Ok((settings, seat, known))
+    let is_inherited = inherited.is_some();
+    let socket = inherited.map_or_else(|| BoundSocket::bind(settings.listen), BoundSocket::from_fd);
+    let socket = socket.map_err(|error| fleet_failure(settings.listen, &error))?;
+    Ok((settings, socket, is_inherited))
 }
 
 /// Returns the addresses of the admin plane. A default control socket does not keep the process from starting
@@ -290,18 +304,9 @@ fn admin_endpoints(
     rules: &Arc<ActiveRules>,
 ) -> Result<plimsoll_admin::Config, BalancerError> {
     let AdminConfig {
-        listen,
-        names,
-        mut control,
-        reports,
-        lend,
-        register,
-        control_is_set: written,
-        tls,
-        audit,
-        ..
+        listen, names, mut control, reports, lend, register, control_is_set, tls, audit, ..
     } = file.admin();
-    if let Some(path) = control.clone().filter(|_| !written) {
+    if let Some(path) = control.clone().filter(|_| !control_is_set) {
         config::create_folder(&path);
         if !config::is_usable(&path) {
             tracing::warn!(
@@ -330,27 +335,27 @@ fn admin_endpoints(
 }
 
 /// Starts the load manager, if the file has one, on an inherited socket if there is one.
-fn load_manager(
+fn start_load_manager(
     file: &ConfigFile,
-    desk: LoadManagerAdapter,
-    given: Option<OwnedFd>,
+    adapter: LoadManagerAdapter,
+    inherited: Option<OwnedFd>,
 ) -> Result<Option<LoadManager>, String> {
     let Some((address, interval)) = file.admin().load_manager else { return Ok(None) };
-    let desk = Arc::new(desk);
-    let started = match given {
-        Some(given) => LoadManager::start_on(given.into(), interval, desk),
-        None => LoadManager::start(address, interval, desk),
+    let adapter = Arc::new(adapter);
+    let result = match inherited {
+        Some(socket) => LoadManager::start_on(socket.into(), interval, adapter),
+        None => LoadManager::start(address, interval, adapter),
     };
     let hint = "stop the process that has it, or set [admin] load_manager to another address";
-    started.map(Some).map_err(|error| format!("cannot listen on {address}: {error}; {hint}"))
+    result.map(Some).map_err(|error| format!("cannot listen on {address}: {error}; {hint}"))
 }
 
 /// Returns one line for each listener whose cookies are signed by a key of this process.
 fn temporary_key_notes(config: &Config) -> impl Iterator<Item = String> {
-    let own = |listener: &&config::ListenerConfig| {
+    let has_temporary_key = |listener: &&config::ListenerConfig| {
         listener.affinity.as_ref().is_some_and(|affinity| affinity.key_file.is_none())
     };
-    config.listeners.iter().filter(own).map(|listener| {
+    config.listeners.iter().filter(has_temporary_key).map(|listener| {
         format!(
             "affinity of {}: a key was made for its cookies, which are good until this process ends and at \
              no other \
@@ -364,9 +369,9 @@ fn temporary_key_notes(config: &Config) -> impl Iterator<Item = String> {
 fn listener_lines(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
     let line = |(listener, address): (&config::ListenerConfig, &SocketAddr)| {
         let group = config.groups.iter().find(|group| group.name == listener.group);
-        let served = group.map_or_else(String::new, |group| {
-            if let Some(drawn) = &group.lottery {
-                return format!(" (the lottery's {})", drawn.service);
+        let target_text = group.map_or_else(String::new, |group| {
+            if let Some(lottery) = &group.lottery {
+                return format!(" (the lottery's {})", lottery.service);
             }
             let sources = match group.discover.len() {
                 0 => String::new(),
@@ -374,13 +379,18 @@ fn listener_lines(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
             };
             format!(" ({}{sources}, {})", pluralize(group.members.len(), "member"), group.strategy.name())
         });
-        let others: String = listener.groups.iter().map(|group| format!(", {group}")).collect();
-        format!("listening {} {address} -> {}{served}{others}", listener.protocol.name(), listener.group)
+        let other_groups: String = listener.groups.iter().map(|group| format!(", {group}")).collect();
+        format!(
+            "listening {} {address} -> {}{target_text}{other_groups}",
+            listener.protocol.name(),
+            listener.group
+        )
     };
     // A listener of dns has two addresses, which are the same unless the port was left to the system.
-    let sockets = |listener: &config::ListenerConfig| {
+    let socket_count = |listener: &config::ListenerConfig| {
         if listener.protocol == config::ListenerProtocol::Dns { 2 } else { 1 }
     };
-    let each = config.listeners.iter().flat_map(|listener| std::iter::repeat_n(listener, sockets(listener)));
-    each.zip(addresses).map(line).collect()
+    let per_socket =
+        config.listeners.iter().flat_map(|listener| std::iter::repeat_n(listener, socket_count(listener)));
+    per_socket.zip(addresses).map(line).collect()
 }

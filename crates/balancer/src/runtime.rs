@@ -67,9 +67,9 @@ pub(crate) struct BalancerRuntime {
     /// The rights of clients, which a reload can change.
     rules: Arc<ActiveRules>,
     /// The lock of reloads, one at a time, so that the last file read is the last in force.
-    reloading: Mutex<()>,
+    reload_lock: Mutex<()>,
     /// The groups with balancing switched off, and their balancing otherwise.
-    unbalanced: Mutex<BTreeMap<String, GroupBalancing>>,
+    disabled_balancing: Mutex<BTreeMap<String, GroupBalancing>>,
     /// The upgrade to another process; set once it runs.
     handoff_source: OnceLock<HandoffSource>,
     /// The Supervisor, which holds copies of its sockets, if there is one.
@@ -107,50 +107,55 @@ impl BalancerRuntime {
     /// Fails if the system gives no thread for the monitors, or for the certificates.
     pub(crate) fn new(
         engine: Engine,
-        (base, discovered, names): (FileConfig, DiscoveryState, ResolvedNames),
+        (file_config, discovery, names): (FileConfig, DiscoveryState, ResolvedNames),
         (store, document): (Arc<dyn Store>, Option<SharedConfig>),
         file: &Path,
         machine: MachineDefaults,
         admin: AdminConfig,
         rules: Arc<ActiveRules>,
     ) -> io::Result<Arc<Self>> {
-        let mut made = ConfigOverlay::default();
-        made.assign_numbers(&base);
-        made.set_discovered(discovered.propose(None).members);
-        let force = base.with_overlay(&made);
-        let cluster = LoadObserver::start(force.watched.clone(), Arc::new(MonitorAdapter(engine.clone())))?;
-        let keeper = CertificateKeeper::start(
-            base.certificates.clone(),
+        let mut overlay = ConfigOverlay::default();
+        overlay.assign_numbers(&file_config);
+        overlay.set_discovered(discovery.propose(None).members);
+        let effective_config = file_config.with_overlay(&overlay);
+        let cluster = LoadObserver::start(
+            effective_config.cluster_groups.clone(),
+            Arc::new(MonitorAdapter(engine.clone())),
+        )?;
+        let certificate_keeper = CertificateKeeper::start(
+            file_config.certificates.clone(),
             Arc::new(CertificateAdapter(engine.clone())),
         )?;
-        let (file, reloading) = (file.to_owned(), Mutex::default());
-        let collector = watch::Sender::new(base.collector.clone());
-        let (reloaded, stop) = (Notify::new(), Notify::new());
-        let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
-        let (off, kept, own) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (file, reload_lock) = (file.to_owned(), Mutex::default());
+        let collector = watch::Sender::new(file_config.collector.clone());
+        let (reload_notify, stop) = (Notify::new(), Notify::new());
+        let (file_config, overlay, effective_config) =
+            (Mutex::new(file_config), Mutex::new(overlay), Mutex::new(Arc::new(effective_config)));
+        let (disabled_balancing, shared_config, operator_actions) =
+            (Mutex::default(), Mutex::default(), Mutex::default());
         Ok(Arc::new(Self {
             engine,
             cluster,
-            certificate_keeper: keeper,
-            file_config: base,
-            overlay: made,
-            effective_config: force,
+            certificate_keeper,
+            file_config,
+            overlay,
+            effective_config,
             config_path: file,
             machine,
             admin,
             rules,
-            reloading,
-            discovery: discovered,
+            reload_lock,
+            discovery,
             resolved_names: names,
             fleet: Mutex::default(),
             store,
             shared_config: Mutex::new(document),
-            operator_actions: kept,
-            file_balancing: own,
+            operator_actions: shared_config,
+            file_balancing: operator_actions,
             scalers: ScalerRegistry::default(),
             collector,
-            reloaded,
-            unbalanced: off,
+            reloaded: reload_notify,
+            disabled_balancing,
             handoff_source: OnceLock::new(),
             holder: OnceLock::new(),
             predecessor: watch::Sender::new(None),
@@ -165,9 +170,9 @@ impl BalancerRuntime {
 
     /// Passes the load reports of answers to the cluster, for ever.
     pub(crate) async fn forward_load_reports(&self) {
-        let Some(mut said) = self.engine.report_samples() else { return };
-        while let Some(one) = said.recv().await {
-            self.cluster.observe(&one.group, &one.member, &one.values, cluster::MetricSource::Orca);
+        let Some(mut samples) = self.engine.report_samples() else { return };
+        while let Some(sample) = samples.recv().await {
+            self.cluster.observe(&sample.group, &sample.member, &sample.values, cluster::MetricSource::Orca);
         }
     }
 
@@ -187,68 +192,69 @@ impl BalancerRuntime {
             let Some(path) = group.iiop.as_ref().and_then(|iiop| iiop.ior_file.as_ref()) else { continue };
             let Some(ior) = self.engine.reference(&group.name.0) else { continue };
             // The replacement is atomic: concurrent readers see the old reference.
-            let beside = path.0.with_added_extension("new");
-            let written = std::fs::write(&beside, format!("{ior}\n"));
-            if let Err(error) = written.and_then(|()| std::fs::rename(&beside, &path.0)) {
-                let _ = std::fs::remove_file(&beside);
+            let temporary_path = path.0.with_added_extension("new");
+            let result = std::fs::write(&temporary_path, format!("{ior}\n"));
+            if let Err(error) = result.and_then(|()| std::fs::rename(&temporary_path, &path.0)) {
+                let _ = std::fs::remove_file(&temporary_path);
                 tracing::warn!("cannot write the reference of group {} to {path}: {error}", group.name);
             }
         }
     }
 
     fn apply(&self) -> Result<Vec<String>, String> {
-        let refuse = |why: String| {
-            self.engine.record_rejected_reload(&why);
-            why
+        let reject = |reason: String| {
+            self.engine.record_rejected_reload(&reason);
+            reason
         };
-        let file = self.read_file().map_err(|error| refuse(error.headline()))?;
+        let file = self.read_file().map_err(|error| reject(error.headline()))?;
         log_warnings(&file);
         let files = limits::raise();
-        limits::check_files(&file.config, files, limits::THIS_PROCESS).map_err(refuse)?;
+        limits::check_files(&file.config, files, limits::THIS_PROCESS).map_err(reject)?;
         // The files may be divided among other listeners now.
         let MachineDefaults { threads, max_memory, .. } = self.machine;
         let machine = MachineDefaults { threads, max_memory, ..MachineDefaults::detect(&file.config, files) };
-        let (settings, told) = name_resolution::settings(&self.resolved_names, &file, machine)
-            .map_err(|problems| refuse(problems.headline()))?;
-        let rules = file.rules().map_err(refuse)?;
-        let lotteries = file.lotteries(look_up).map_err(|problems| refuse(problems.headline()))?;
-        let certificates = file.authorities().map_err(|problems| refuse(problems.headline()))?;
+        let (settings, lookup_events) = name_resolution::settings(&self.resolved_names, &file, machine)
+            .map_err(|problems| reject(problems.headline()))?;
+        let rules = file.rules().map_err(reject)?;
+        let lotteries = file.lotteries(look_up).map_err(|problems| reject(problems.headline()))?;
+        let certificates = file.authorities().map_err(|problems| reject(problems.headline()))?;
         certificates::preload(&certificates);
-        let base = FileConfig::new(&file, settings, lotteries, certificates);
-        lock(&self.overlay).assign_numbers(&base);
-        let found = self.discovery.propose(Some(&base));
-        let mut made = lock(&self.overlay).clone();
-        made.set_discovered(found.members.clone());
-        let force = base.with_overlay(&made);
-        let mut beside = watched_changes(&self.effective_config().watched, &force.watched);
-        beside.extend(source_changes(&lock(&self.file_config).discoveries, &base.discoveries));
+        let file_config = FileConfig::new(&file, settings, lotteries, certificates);
+        lock(&self.overlay).assign_numbers(&file_config);
+        let proposal = self.discovery.propose(Some(&file_config));
+        let mut overlay = lock(&self.overlay).clone();
+        overlay.set_discovered(proposal.members.clone());
+        let effective_config = file_config.with_overlay(&overlay);
+        let mut extra_changes =
+            watched_changes(&self.effective_config().cluster_groups, &effective_config.cluster_groups);
+        extra_changes.extend(source_changes(&lock(&self.file_config).discoveries, &file_config.discoveries));
         if file.admin() != self.admin {
-            let note = "[admin] differs: it takes effect with `plimsoll upgrade` or a restart (its access \
+            let warning = "[admin] differs: it takes effect with `plimsoll upgrade` or a restart (its access \
                 rules do now)";
-            tracing::warn!("{note}");
-            beside.push(format!("! {note}"));
+            tracing::warn!("{warning}");
+            extra_changes.push(format!("! {warning}"));
         }
         if file.config.fleet != lock(&self.file_config).fleet {
-            let note = "[fleet] differs: it takes effect with `plimsoll upgrade` or a restart";
-            tracing::warn!("{note}");
-            beside.push(format!("! {note}"));
+            let warning = "[fleet] differs: it takes effect with `plimsoll upgrade` or a restart";
+            tracing::warn!("{warning}");
+            extra_changes.push(format!("! {warning}"));
         }
-        let changes = self.apply_config(force, beside)?;
-        if let Err(error) = self.certificate_keeper.update(base.certificates.clone()) {
+        let changes = self.apply_config(effective_config, extra_changes)?;
+        if let Err(error) = self.certificate_keeper.update(file_config.certificates.clone()) {
             tracing::warn!("no thread for the certificates: {error}");
         }
-        *lock(&self.overlay) = made;
+        *lock(&self.overlay) = overlay;
         self.collector.send_if_modified(|collector| {
-            let other = *collector != base.collector;
-            collector.clone_from(&base.collector);
-            other
+            let collector_changed = *collector != file_config.collector;
+            collector.clone_from(&file_config.collector);
+            collector_changed
         });
-        *lock(&self.file_config) = base;
-        let events = self.discovery.accept(found, Some(&lock(&self.file_config)));
-        told.into_iter().chain(events).for_each(|event| self.engine.write_event(event));
+        *lock(&self.file_config) = file_config;
+        let events = self.discovery.accept(proposal, Some(&lock(&self.file_config)));
+        lookup_events.into_iter().chain(events).for_each(|event| self.engine.write_event(event));
         self.rules.replace(rules);
         // The file's balancing applies again.
-        lock(&self.unbalanced).clear();
+        lock(&self.disabled_balancing).clear();
         self.scalers.reloaded();
         self.reloaded.notify_one();
         self.write_references(&file.config);
@@ -256,14 +262,18 @@ impl BalancerRuntime {
     }
 
     /// Puts settings in force; returns the changes. It runs one at a time.
-    fn apply_config(&self, force: EffectiveConfig, beside: Vec<String>) -> Result<Vec<String>, String> {
-        self.hold_sockets_of(&force.settings.listeners);
-        let reloaded = self.engine.reload(force.settings.clone(), beside);
+    fn apply_config(
+        &self,
+        effective_config: EffectiveConfig,
+        extra_changes: Vec<String>,
+    ) -> Result<Vec<String>, String> {
+        self.hold_sockets_of(&effective_config.settings.listeners);
+        let reload_result = self.engine.reload(effective_config.settings.clone(), extra_changes);
         // The sockets are the present ones, whether the reload succeeded or not.
         self.hold_sockets();
-        let changes = reloaded.map_err(|error| error.to_string())?;
-        self.cluster.update(force.watched.clone());
-        *lock(&self.effective_config) = Arc::new(force);
+        let changes = reload_result.map_err(|error| error.to_string())?;
+        self.cluster.update(effective_config.cluster_groups.clone());
+        *lock(&self.effective_config) = Arc::new(effective_config);
         Ok(changes)
     }
 
@@ -292,18 +302,18 @@ impl BalancerRuntime {
         members: &[MemberSpec],
         weights: &[(Arc<str>, Option<f64>)],
     ) -> Result<(), String> {
-        let mut changed = false;
+        let mut changes_made = false;
         {
-            let _one = lock(&self.reloading);
-            let mut made = lock(&self.overlay).clone();
-            if made.set_lottery_members(group, members) {
-                let force = lock(&self.file_config).with_overlay(&made);
-                self.apply_config(force, Vec::new())?;
-                *lock(&self.overlay) = made;
-                changed = true;
+            let _reload_guard = lock(&self.reload_lock);
+            let mut overlay = lock(&self.overlay).clone();
+            if overlay.set_lottery_members(group, members) {
+                let effective_config = lock(&self.file_config).with_overlay(&overlay);
+                self.apply_config(effective_config, Vec::new())?;
+                *lock(&self.overlay) = overlay;
+                changes_made = true;
             }
         }
-        if changed {
+        if changes_made {
             self.reapply_actions(Reapply::Members);
         }
         self.engine.set_weights(group, weights);
@@ -328,24 +338,24 @@ impl BalancerRuntime {
             MachineDefaults,
         ) -> Result<T, GroupError>,
     ) -> Result<T, GroupError> {
-        let _one = lock(&self.reloading);
-        let mut made = lock(&self.overlay).clone();
-        let base = lock(&self.file_config).clone();
-        let done = change(&mut made, &base, &self.effective_config(), self.machine)?;
-        self.apply_config(base.with_overlay(&made), Vec::new()).map_err(GroupError::Impossible)?;
-        *lock(&self.overlay) = made;
-        Ok(done)
+        let _reload_guard = lock(&self.reload_lock);
+        let mut overlay = lock(&self.overlay).clone();
+        let file_config = lock(&self.file_config).clone();
+        let result = change(&mut overlay, &file_config, &self.effective_config(), self.machine)?;
+        self.apply_config(file_config.with_overlay(&overlay), Vec::new()).map_err(GroupError::Impossible)?;
+        *lock(&self.overlay) = overlay;
+        Ok(result)
     }
 
     /// Takes loads of the members at a location, in every group.
     pub(crate) fn record_location_loads(&self, location: &str, values: &[(String, f64)]) {
-        for (group, member, at) in self.effective_config().member_locations() {
-            if at.text() == location {
+        for (group, member, address) in self.effective_config().member_locations() {
+            if address.text() == location {
                 let (group, member) = (Some(group.to_string()), member.name.to_string());
                 let report =
                     cluster::MetricReport { group, member, values: values.to_vec(), age_seconds: None };
-                if let Err(why) = self.cluster.report(&report) {
-                    tracing::debug!("loads at {location} were not taken: {why}");
+                if let Err(error) = self.cluster.report(&report) {
+                    tracing::debug!("loads at {location} were not taken: {error}");
                 }
             }
         }
@@ -354,38 +364,44 @@ impl BalancerRuntime {
 
 /// Returns the changes in the watched settings, one line each; those of members are reported elsewhere.
 fn watched_changes(
-    before: &[Arc<cluster::GroupSettings>],
-    after: &[Arc<cluster::GroupSettings>],
+    previous: &[Arc<cluster::GroupSettings>],
+    current: &[Arc<cluster::GroupSettings>],
 ) -> Vec<String> {
     let mut changes = Vec::new();
-    let before: BTreeMap<&Arc<str>, &Arc<cluster::GroupSettings>> =
-        before.iter().map(|group| (&group.name, group)).collect();
-    for group in after {
+    let previous_groups: BTreeMap<&Arc<str>, &Arc<cluster::GroupSettings>> =
+        previous.iter().map(|group| (&group.name, group)).collect();
+    for group in current {
         let name = &group.name;
-        let Some(old) = before.get(name) else { continue };
-        if old.monitor != group.monitor {
+        let Some(previous_group) = previous_groups.get(name) else { continue };
+        if previous_group.monitor != group.monitor {
             changes.push(format!("~ group {name}: monitor"));
         }
-        if let (Some(old), Some(new)) = (&old.weight, &group.weight)
-            && old != new
+        if let (Some(previous_weight), Some(current_weight)) = (&previous_group.weight, &group.weight)
+            && previous_weight != current_weight
         {
-            changes.push(format!("~ group {name}: weight {} -> {}", old.text(), new.text()));
+            changes.push(format!(
+                "~ group {name}: weight {} -> {}",
+                previous_weight.text(),
+                current_weight.text()
+            ));
         }
     }
     changes
 }
 
 /// Returns the groups with other sources of members, one line each.
-fn source_changes(before: &[config::GroupDiscovery], after: &[config::GroupDiscovery]) -> Vec<String> {
-    let of = |all: &[config::GroupDiscovery], name: &Arc<str>| {
-        let one = all.iter().find(|one| one.group == *name);
-        one.map_or_else(Vec::new, |one| one.sources.clone())
+fn source_changes(previous: &[config::GroupDiscovery], current: &[config::GroupDiscovery]) -> Vec<String> {
+    let sources_of = |discoveries: &[config::GroupDiscovery], name: &Arc<str>| {
+        let discovery = discoveries.iter().find(|discovery| discovery.group == *name);
+        discovery.map_or_else(Vec::new, |discovery| discovery.sources.clone())
     };
-    let mut names: Vec<&Arc<str>> = before.iter().chain(after).map(|one| &one.group).collect();
+    let mut names: Vec<&Arc<str>> =
+        previous.iter().chain(current).map(|discovery| &discovery.group).collect();
     names.sort_unstable();
     names.dedup();
-    let other = names.into_iter().filter(|name| of(before, name) != of(after, name));
-    other.map(|name| format!("~ group {name}: discover")).collect()
+    let changed_names =
+        names.into_iter().filter(|name| sources_of(previous, name) != sources_of(current, name));
+    changed_names.map(|name| format!("~ group {name}: discover")).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -24,7 +24,7 @@ pub(crate) struct FileConfig {
     /// The settings of the data plane.
     pub settings: proxy::Settings,
     /// The settings of the cluster, which watches members.
-    pub watched: Vec<Arc<cluster::GroupSettings>>,
+    pub cluster_groups: Vec<Arc<cluster::GroupSettings>>,
     /// The locations of the members that have one, by group and member.
     pub locations: BTreeMap<(String, String), String>,
     /// The groups whose members come from a lottery.
@@ -50,20 +50,20 @@ pub(crate) struct ConfigOverlay {
     last_number: u64,
     groups: Vec<OverlayGroup>,
     /// Members, with the names of their groups.
-    added: Vec<(Arc<str>, OverlayMember)>,
+    added_members: Vec<(Arc<str>, OverlayMember)>,
     /// Members from lotteries, by group.
     lottery_members: BTreeMap<Arc<str>, Vec<MemberSpec>>,
     /// Members from sources, by group.
     discovered_members: BTreeMap<Arc<str>, Vec<MemberSpec>>,
     /// Members of the file that were removed, by group and name.
-    removed: BTreeSet<(Arc<str>, Arc<str>)>,
+    removed_members: BTreeSet<(Arc<str>, Arc<str>)>,
 }
 
 #[derive(Clone, Debug)]
 struct OverlayGroup {
     settings: proxy::GroupSettings,
     listener: proxy::ListenerSettings,
-    watched: cluster::GroupSettings,
+    cluster_settings: cluster::GroupSettings,
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ struct OverlayMember {
 #[derive(Clone, Debug)]
 pub(crate) struct EffectiveConfig {
     pub settings: proxy::Settings,
-    pub watched: Vec<Arc<cluster::GroupSettings>>,
+    pub cluster_groups: Vec<Arc<cluster::GroupSettings>>,
     locations: BTreeMap<(Arc<str>, Arc<str>), Location>,
 }
 
@@ -89,13 +89,13 @@ impl FileConfig {
         lotteries: Vec<config::LotteryGroup>,
         certificates: Vec<acme::CertificateSettings>,
     ) -> Self {
-        let watched = file.watched_groups(&settings);
+        let cluster_groups = file.watched_groups(&settings);
         let (locations, discoveries, scalings) = (file.locations(), file.discoveries(), file.scalings());
         let collector = file.config.tracing.as_ref().map(config::TracingConfig::collector);
         let fleet = file.config.fleet.clone();
         Self {
             settings,
-            watched,
+            cluster_groups,
             locations,
             lotteries,
             certificates,
@@ -110,37 +110,51 @@ impl FileConfig {
     /// and made of this base. The cost depends on those groups, and not on all.
     pub(crate) fn reapply_groups(
         &self,
-        before: &EffectiveConfig,
-        made: &ConfigOverlay,
+        previous: &EffectiveConfig,
+        overlay: &ConfigOverlay,
         groups: &[Arc<str>],
     ) -> EffectiveConfig {
-        if !made.groups.is_empty() || !made.added.is_empty() || !made.removed.is_empty() {
-            return self.with_overlay(made);
+        if !overlay.groups.is_empty()
+            || !overlay.added_members.is_empty()
+            || !overlay.removed_members.is_empty()
+        {
+            return self.with_overlay(overlay);
         }
-        let mut force = before.clone();
-        let wanted: BTreeSet<&Arc<str>> = groups.iter().collect();
-        let of = |name: &Arc<str>| wanted.contains(name);
-        for own in self.settings.groups.iter().filter(|own| of(&own.spec.name)) {
-            force.settings.groups.iter_mut().filter(|one| one.spec.name == own.spec.name).for_each(|one| {
-                one.clone_from(own);
-            });
+        let mut effective_config = previous.clone();
+        let group_names: BTreeSet<&Arc<str>> = groups.iter().collect();
+        let is_selected = |name: &Arc<str>| group_names.contains(name);
+        for file_group in self.settings.groups.iter().filter(|file_group| is_selected(&file_group.spec.name))
+        {
+            effective_config
+                .settings
+                .groups
+                .iter_mut()
+                .filter(|effective_group| effective_group.spec.name == file_group.spec.name)
+                .for_each(|effective_group| {
+                    effective_group.clone_from(file_group);
+                });
         }
-        for own in self.watched.iter().filter(|own| of(&own.name)) {
-            force.watched.iter_mut().filter(|one| one.name == own.name).for_each(|one| one.clone_from(own));
+        for file_group in self.cluster_groups.iter().filter(|file_group| is_selected(&file_group.name)) {
+            effective_config
+                .cluster_groups
+                .iter_mut()
+                .filter(|effective_group| effective_group.name == file_group.name)
+                .for_each(|effective_group| effective_group.clone_from(file_group));
         }
         for group in groups {
-            if let Some(members) = made.discovered_members.get(group) {
-                force.append_discovered(group, members);
+            if let Some(members) = overlay.discovered_members.get(group) {
+                effective_config.append_discovered(group, members);
             }
         }
-        force
+        effective_config
     }
 
     /// Updates the addresses of watched members to those of the settings.
     pub(crate) fn follow_addresses(&mut self) {
         for group in &self.settings.groups {
-            let watched = self.watched.iter_mut().filter(|watched| watched.name == group.spec.name);
-            for member in watched.flat_map(|watched| &mut Arc::make_mut(watched).members) {
+            let cluster_group =
+                self.cluster_groups.iter_mut().filter(|cluster_group| cluster_group.name == group.spec.name);
+            for member in cluster_group.flat_map(|cluster_group| &mut Arc::make_mut(cluster_group).members) {
                 let spec = group.spec.members.iter().find(|spec| spec.name == member.name);
                 member.address = spec.map_or(member.address, |spec| spec.address);
             }
@@ -148,41 +162,41 @@ impl FileConfig {
     }
 
     /// Returns the settings in force with these changes.
-    pub(crate) fn with_overlay(&self, made: &ConfigOverlay) -> EffectiveConfig {
-        let mut force = EffectiveConfig {
+    pub(crate) fn with_overlay(&self, overlay: &ConfigOverlay) -> EffectiveConfig {
+        let mut effective_config = EffectiveConfig {
             settings: self.settings.clone(),
-            watched: self.watched.clone(),
+            cluster_groups: self.cluster_groups.clone(),
             locations: BTreeMap::new(),
         };
         for ((group, member), location) in &self.locations {
             let key = (group.as_str().into(), member.as_str().into());
-            force.locations.insert(key, Location::new(location));
+            effective_config.locations.insert(key, Location::new(location));
         }
-        for group in &made.groups {
+        for group in &overlay.groups {
             // A file that was read again may have a group of this name now: its own comes first.
-            if force.group(&group.settings.spec.name).is_none() {
-                force.settings.groups.push(Arc::new(group.settings.clone()));
-                force.settings.listeners.push(group.listener.clone());
-                force.watched.push(Arc::new(group.watched.clone()));
+            if effective_config.group(&group.settings.spec.name).is_none() {
+                effective_config.settings.groups.push(Arc::new(group.settings.clone()));
+                effective_config.settings.listeners.push(group.listener.clone());
+                effective_config.cluster_groups.push(Arc::new(group.cluster_settings.clone()));
             }
         }
         for lottery in &self.lotteries {
-            if let Some(members) = made.lottery_members.get(&lottery.group) {
-                force.replace_members(&lottery.group, members);
+            if let Some(members) = overlay.lottery_members.get(&lottery.group) {
+                effective_config.replace_members(&lottery.group, members);
             }
         }
         for discovery in &self.discoveries {
-            if let Some(members) = made.discovered_members.get(&discovery.group) {
-                force.append_discovered(&discovery.group, members);
+            if let Some(members) = overlay.discovered_members.get(&discovery.group) {
+                effective_config.append_discovered(&discovery.group, members);
             }
         }
-        for (group, member) in &made.removed {
-            force.remove(group, member);
+        for (group, member) in &overlay.removed_members {
+            effective_config.remove(group, member);
         }
-        for (group, member) in &made.added {
-            force.add(group, member);
+        for (group, member) in &overlay.added_members {
+            effective_config.add(group, member);
         }
-        force
+        effective_config
     }
 }
 
@@ -199,7 +213,7 @@ impl EffectiveConfig {
     pub(crate) fn objects(&self, group: &str) -> Vec<(Arc<str>, Location, Ior)> {
         let Some(settings) = self.group(group) else { return Vec::new() };
         let Some(iiop) = &settings.iiop else { return Vec::new() };
-        let of = |member: &MemberSpec| {
+        let object_entry = |member: &MemberSpec| {
             let object = iiop.objects.get(&member.name)?;
             Some((
                 Arc::clone(&member.name),
@@ -207,7 +221,7 @@ impl EffectiveConfig {
                 object.ior().clone(),
             ))
         };
-        settings.spec.members.iter().filter_map(of).collect()
+        settings.spec.members.iter().filter_map(object_entry).collect()
     }
 
     fn group(&self, name: &str) -> Option<&proxy::GroupSettings> {
@@ -215,70 +229,79 @@ impl EffectiveConfig {
     }
 
     fn location(&self, group: &Arc<str>, member: &Arc<str>) -> Location {
-        let known = self.locations.get(&(Arc::clone(group), Arc::clone(member)));
-        known.cloned().unwrap_or_else(|| Location::new(member))
+        let stored_location = self.locations.get(&(Arc::clone(group), Arc::clone(member)));
+        stored_location.cloned().unwrap_or_else(|| Location::new(member))
     }
 
     fn remove(&mut self, group: &str, member: &str) {
-        if let Some(group) = self.settings.groups.iter_mut().find(|one| *one.spec.name == *group) {
+        if let Some(group) = self.settings.groups.iter_mut().find(|settings| *settings.spec.name == *group) {
             let group = Arc::make_mut(group);
-            group.spec.members.retain(|one| *one.name != *member);
+            group.spec.members.retain(|group_member| *group_member.name != *member);
             if let Some(iiop) = &mut group.iiop {
                 iiop.objects.remove(member);
             }
         }
-        if let Some(group) = self.watched.iter_mut().find(|one| *one.name == *group) {
-            Arc::make_mut(group).members.retain(|one| *one.name != *member);
+        if let Some(group) =
+            self.cluster_groups.iter_mut().find(|cluster_group| *cluster_group.name == *group)
+        {
+            Arc::make_mut(group).members.retain(|cluster_member| *cluster_member.name != *member);
         }
     }
 
     fn replace_members(&mut self, group: &str, members: &[MemberSpec]) {
         let mut hosts = BTreeMap::new();
-        if let Some(group) = self.settings.groups.iter_mut().find(|one| *one.spec.name == *group) {
+        if let Some(group) = self.settings.groups.iter_mut().find(|settings| *settings.spec.name == *group) {
             let group = Arc::make_mut(group);
             hosts.clone_from(&group.hosts);
             group.spec.members = members.to_vec();
             if let Some(iiop) = &mut group.iiop {
-                let object = |one: &MemberSpec| {
-                    config::lottery_object(iiop, one.address).map(|object| (Arc::clone(&one.name), object))
+                let object = |spec: &MemberSpec| {
+                    config::lottery_object(iiop, spec.address).map(|object| (Arc::clone(&spec.name), object))
                 };
                 iiop.objects = members.iter().filter_map(object).collect();
             }
         }
-        if let Some(watched) = self.watched.iter_mut().find(|one| *one.name == *group) {
-            let member = |one: &MemberSpec| {
-                let MemberSpec { name, address, capacity, .. } = one.clone();
+        if let Some(cluster_group) =
+            self.cluster_groups.iter_mut().find(|cluster_settings| *cluster_settings.name == *group)
+        {
+            let member = |spec: &MemberSpec| {
+                let MemberSpec { name, address, capacity, .. } = spec.clone();
                 let host = hosts.get(&name).cloned();
                 cluster::MemberSettings { name, address, capacity, host }
             };
-            Arc::make_mut(watched).members = members.iter().map(member).collect();
+            Arc::make_mut(cluster_group).members = members.iter().map(member).collect();
         }
     }
 
     /// Adds members of sources after those of the file.
-    fn append_discovered(&mut self, group: &str, found: &[MemberSpec]) {
+    fn append_discovered(&mut self, group: &str, discovered: &[MemberSpec]) {
         let Some(settings) = self.group(group) else { return };
-        let listed: BTreeSet<&Arc<str>> = settings.spec.members.iter().map(|one| &one.name).collect();
-        let others = found.iter().filter(|one| !listed.contains(&one.name));
-        let members: Vec<MemberSpec> = settings.spec.members.iter().chain(others).cloned().collect();
+        let listed_names: BTreeSet<&Arc<str>> =
+            settings.spec.members.iter().map(|member| &member.name).collect();
+        let unlisted = discovered.iter().filter(|member| !listed_names.contains(&member.name));
+        let members: Vec<MemberSpec> = settings.spec.members.iter().chain(unlisted).cloned().collect();
         self.replace_members(group, &members);
     }
 
     fn add(&mut self, group: &Arc<str>, member: &OverlayMember) {
-        let Some(settings) = self.settings.groups.iter_mut().find(|one| one.spec.name == *group) else {
+        let Some(settings) =
+            self.settings.groups.iter_mut().find(|group_settings| group_settings.spec.name == *group)
+        else {
             return;
         };
         let settings = Arc::make_mut(settings);
         let Some(iiop) = &mut settings.iiop else { return };
-        if settings.spec.members.iter().any(|one| one.name == member.spec.name) {
+        if settings.spec.members.iter().any(|other| other.name == member.spec.name) {
             return;
         }
         settings.spec.members.push(member.spec.clone());
         iiop.objects.insert(Arc::clone(&member.spec.name), member.object.clone());
         self.locations.insert((Arc::clone(group), Arc::clone(&member.spec.name)), member.location.clone());
-        if let Some(watched) = self.watched.iter_mut().find(|one| one.name == *group) {
+        if let Some(cluster_group) =
+            self.cluster_groups.iter_mut().find(|cluster_settings| cluster_settings.name == *group)
+        {
             let MemberSpec { name, address, capacity, .. } = member.spec.clone();
-            Arc::make_mut(watched).members.push(cluster::MemberSettings {
+            Arc::make_mut(cluster_group).members.push(cluster::MemberSettings {
                 name,
                 address,
                 capacity,
@@ -290,8 +313,8 @@ impl EffectiveConfig {
 
 impl ConfigOverlay {
     /// Gives numbers to the groups of a file that have none yet.
-    pub(crate) fn assign_numbers(&mut self, base: &FileConfig) {
-        for group in &base.settings.groups {
+    pub(crate) fn assign_numbers(&mut self, file_config: &FileConfig) {
+        for group in &file_config.settings.groups {
             if !self.numbers.contains_key(&group.spec.name) {
                 self.last_number += 1;
                 self.numbers.insert(Arc::clone(&group.spec.name), self.last_number);
@@ -306,34 +329,40 @@ impl ConfigOverlay {
 
     /// Returns the group of a number.
     pub(crate) fn group_of(&self, number: u64) -> Option<Arc<str>> {
-        self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| Arc::clone(name))
+        self.numbers
+            .iter()
+            .find(|(_, group_number)| **group_number == number)
+            .map(|(name, _)| Arc::clone(name))
     }
 
     /// Creates a group; returns its name. It is served like the first iiop listener's, on a port of its own.
     pub(crate) fn create(
         &mut self,
-        base: &FileConfig,
+        file_config: &FileConfig,
         machine: MachineDefaults,
         type_id: &str,
         strategy: Option<&StrategyInfo>,
     ) -> Result<Arc<str>, GroupError> {
-        let impossible = |why: String| GroupError::Impossible(why);
-        let mut listeners = base.settings.listeners.iter();
-        let like = listeners.find(|listener| listener.protocol == proxy::Protocol::Iiop);
-        let like = like.ok_or_else(|| impossible("no listener speaks iiop: add one to the file".into()))?;
-        let ip = like.address.ip();
-        let free = TcpListener::bind((ip, 0)).and_then(|socket| socket.local_addr());
-        let address = free.map_err(|error| impossible(format!("no port is free on {ip}: {error}")))?;
+        let impossible = |reason: String| GroupError::Impossible(reason);
+        let mut listeners = file_config.settings.listeners.iter();
+        let template = listeners.find(|listener| listener.protocol == proxy::Protocol::Iiop);
+        let template =
+            template.ok_or_else(|| impossible("no listener speaks iiop: add one to the file".into()))?;
+        let ip = template.address.ip();
+        let free_address = TcpListener::bind((ip, 0)).and_then(|socket| socket.local_addr());
+        let address =
+            free_address.map_err(|error| impossible(format!("no port is free on {ip}: {error}")))?;
         let name = (self.last_number + 1..).map(|number| format!("corba-{number}"));
-        let taken = |name: &String| base.settings.groups.iter().any(|group| *group.spec.name == **name);
+        let is_taken =
+            |name: &String| file_config.settings.groups.iter().any(|group| *group.spec.name == **name);
         let mut name = name;
-        let name = name.find(|name| !taken(name)).unwrap_or_default();
+        let name = name.find(|name| !is_taken(name)).unwrap_or_default();
         let strategy = match strategy {
             Some(strategy) => strategy_toml(strategy),
             None => "\"adaptive\"".to_owned(),
         };
         config::parse_strategy(&strategy)
-            .map_err(|why| GroupError::Strategy(format!("{strategy}: {why}")))?;
+            .map_err(|cause| GroupError::Strategy(format!("{strategy}: {cause}")))?;
         let type_id =
             if type_id.is_empty() { String::new() } else { format!("iiop.type_id = {type_id:?}\n") };
         let text = format!(
@@ -345,110 +374,127 @@ impl ConfigOverlay {
         let file =
             config::parse(&name, text.into_bytes()).map_err(|problems| impossible(problems.first()))?;
         let settings = file.settings(machine, look_up).map_err(|problems| impossible(problems.first()))?;
-        let watched = file.watched_groups(&settings).pop();
-        let (Some(settings), Some(watched)) = (settings.groups.into_iter().next_back(), watched) else {
+        let cluster_groups = file.watched_groups(&settings).pop();
+        let (Some(settings), Some(cluster_settings)) =
+            (settings.groups.into_iter().next_back(), cluster_groups)
+        else {
             return Err(impossible(format!("group {name} came to nothing")));
         };
-        let (mut settings, mut watched) = (Arc::unwrap_or_clone(settings), Arc::unwrap_or_clone(watched));
+        let (mut settings, mut cluster_settings) =
+            (Arc::unwrap_or_clone(settings), Arc::unwrap_or_clone(cluster_settings));
         settings.spec.members.clear();
-        watched.members.clear();
+        cluster_settings.members.clear();
         if let Some(iiop) = &mut settings.iiop {
             iiop.objects.clear();
         }
         let group: Arc<str> = name.as_str().into();
-        let public = like.public.clone().map(|(host, _)| (host, address.port()));
-        let listener = proxy::ListenerSettings { address, public, group: Arc::clone(&group), ..like.clone() };
+        let public = template.public.clone().map(|(host, _)| (host, address.port()));
+        let listener =
+            proxy::ListenerSettings { address, public, group: Arc::clone(&group), ..template.clone() };
         self.last_number += 1;
         self.numbers.insert(Arc::clone(&group), self.last_number);
-        self.groups.push(OverlayGroup { settings, listener, watched });
+        self.groups.push(OverlayGroup { settings, listener, cluster_settings });
         Ok(group)
     }
 
     /// Deletes a group that was created here.
     pub(crate) fn delete(&mut self, group: &Arc<str>) -> Result<(), GroupError> {
-        let before = self.groups.len();
-        self.groups.retain(|one| one.settings.spec.name != *group);
-        if self.groups.len() == before {
+        let previous_len = self.groups.len();
+        self.groups.retain(|corba_group| corba_group.settings.spec.name != *group);
+        if self.groups.len() == previous_len {
             return Err(GroupError::NoGroup);
         }
         self.numbers.remove(group);
-        self.added.retain(|(of, _)| of != group);
+        self.added_members.retain(|(group_name, _)| group_name != group);
         Ok(())
     }
 
     /// Adds a member to a group that is in force.
     pub(crate) fn add(
         &mut self,
-        force: &EffectiveConfig,
+        effective_config: &EffectiveConfig,
         group: &Arc<str>,
         location: &Location,
         object: &Ior,
     ) -> Result<(), GroupError> {
-        let settings = force.group(group).ok_or(GroupError::NoGroup)?;
-        if force.member_locations().any(|(of, _, at)| of == group && at == *location) {
+        let settings = effective_config.group(group).ok_or(GroupError::NoGroup)?;
+        if effective_config
+            .member_locations()
+            .any(|(group_name, _, member_location)| group_name == group && member_location == *location)
+        {
             return Err(GroupError::MemberExists);
         }
-        if self.added.iter().filter(|(of, _)| of == group).count() >= MAX_ADDED_MEMBERS {
+        if self.added_members.iter().filter(|(group_name, _)| group_name == group).count()
+            >= MAX_ADDED_MEMBERS
+        {
             return Err(GroupError::Impossible(format!(
                 "{MAX_ADDED_MEMBERS} members were added to group {group}"
             )));
         }
-        let nowhere =
+        let unreachable =
             || GroupError::Impossible(format!("the object at {location} cannot be reached over IIOP"));
-        let place =
-            object.first_iiop_profile().and_then(|profile| profile.addresses().next()).ok_or_else(nowhere)?;
-        let wrong = |why: String| {
-            GroupError::Impossible(format!("the object at {location} is at {place}, which {why}"))
+        let address_text = object
+            .first_iiop_profile()
+            .and_then(|profile| profile.addresses().next())
+            .ok_or_else(unreachable)?;
+        let invalid_address = |reason: String| {
+            GroupError::Impossible(format!("the object at {location} is at {address_text}, which {reason}"))
         };
-        let address: MemberAddress = place.to_string().parse().map_err(wrong)?;
-        let resolved = look_up(&address).map_err(|error| wrong(format!("cannot be looked up: {error}")))?;
+        let address: MemberAddress = address_text.to_string().parse().map_err(invalid_address)?;
+        let socket_address =
+            look_up(&address).map_err(|error| invalid_address(format!("cannot be looked up: {error}")))?;
         // The locations tell several objects of one server apart.
-        let taken = |name: &str| settings.spec.members.iter().any(|member| *member.name == *name);
-        let name = Some(address.to_string()).filter(|name| !taken(name));
+        let is_taken = |name: &str| settings.spec.members.iter().any(|member| *member.name == *name);
+        let name = Some(address.to_string()).filter(|name| !is_taken(name));
         let name: Arc<str> = name.unwrap_or_else(|| location.text().to_owned()).into();
-        if taken(&name) {
+        if is_taken(&name) {
             return Err(GroupError::MemberExists);
         }
         let mut ior = object.clone();
         if ior.type_id.is_empty() {
             ior.type_id = settings.iiop.as_ref().map(|iiop| iiop.type_id.clone()).unwrap_or_default();
         }
-        let object = proxy::CorbaObject::new(ior).ok_or_else(nowhere)?;
+        let object = proxy::CorbaObject::new(ior).ok_or_else(unreachable)?;
         let spec = MemberSpec {
             name,
-            address: resolved,
+            address: socket_address,
             capacity: 1.0,
             limit: u32::MAX,
             leaving: false,
             checked: false,
         };
         // A member of the file that was removed stays out: this one takes its place.
-        self.added.push((Arc::clone(group), OverlayMember { spec, object, location: location.clone() }));
+        self.added_members
+            .push((Arc::clone(group), OverlayMember { spec, object, location: location.clone() }));
         Ok(())
     }
 
     /// Removes a member from a group that is in force.
     pub(crate) fn remove(
         &mut self,
-        force: &EffectiveConfig,
+        effective_config: &EffectiveConfig,
         group: &Arc<str>,
         location: &str,
     ) -> Result<(), GroupError> {
-        force.group(group).ok_or(GroupError::NoGroup)?;
-        let mut located = force.member_locations();
-        let found = located.find(|(of, _, at)| *of == group && at.text() == location);
-        let (_, member, _) = found.ok_or(GroupError::NoMember)?;
-        let before = self.added.len();
-        self.added.retain(|(of, one)| of != group || one.spec.name != member.name);
-        if self.added.len() == before {
-            self.removed.insert((Arc::clone(group), Arc::clone(&member.name)));
+        effective_config.group(group).ok_or(GroupError::NoGroup)?;
+        let mut locations = effective_config.member_locations();
+        let entry = locations.find(|(group_name, _, member_location)| {
+            *group_name == group && member_location.text() == location
+        });
+        let (_, member, _) = entry.ok_or(GroupError::NoMember)?;
+        let previous_len = self.added_members.len();
+        self.added_members.retain(|(group_name, added_member)| {
+            group_name != group || added_member.spec.name != member.name
+        });
+        if self.added_members.len() == previous_len {
+            self.removed_members.insert((Arc::clone(group), Arc::clone(&member.name)));
         }
         Ok(())
     }
 
     /// Sets the members of a group from a lottery; returns `true` if they differ from those before.
     pub(crate) fn set_lottery_members(&mut self, group: &Arc<str>, members: &[MemberSpec]) -> bool {
-        if self.lottery_members.get(group).is_some_and(|before| before == members) {
+        if self.lottery_members.get(group).is_some_and(|previous_members| previous_members == members) {
             return false;
         }
         self.lottery_members.insert(Arc::clone(group), members.to_vec());
@@ -456,13 +502,13 @@ impl ConfigOverlay {
     }
 
     /// Sets the members from sources, of all groups.
-    pub(crate) fn set_discovered(&mut self, found: BTreeMap<Arc<str>, Vec<MemberSpec>>) {
-        self.discovered_members = found;
+    pub(crate) fn set_discovered(&mut self, discovered: BTreeMap<Arc<str>, Vec<MemberSpec>>) {
+        self.discovered_members = discovered;
     }
 
     /// Sets the members from sources, of some groups.
-    pub(crate) fn extend_discovered(&mut self, found: BTreeMap<Arc<str>, Vec<MemberSpec>>) {
-        self.discovered_members.extend(found);
+    pub(crate) fn extend_discovered(&mut self, discovered: BTreeMap<Arc<str>, Vec<MemberSpec>>) {
+        self.discovered_members.extend(discovered);
     }
 
     /// Applies an operator's choice of a strategy to a group that was created here; returns whether there is
@@ -470,28 +516,28 @@ impl ConfigOverlay {
     pub(crate) fn apply_strategy(
         &mut self,
         group: &str,
-        choose: impl FnOnce(&mut proxy::GroupSettings),
+        change: impl FnOnce(&mut proxy::GroupSettings),
     ) -> bool {
-        let made = self.groups.iter_mut().find(|one| *one.settings.spec.name == *group);
-        made.map(|one| choose(&mut one.settings)).is_some()
+        let found_group = self.groups.iter_mut().find(|entry| *entry.settings.spec.name == *group);
+        found_group.map(|entry| change(&mut entry.settings)).is_some()
     }
 }
 
 /// Returns a strategy in the form of a file.
 fn strategy_toml(info: &StrategyInfo) -> String {
-    let name = snake(&info.name);
+    let name = snake_case(&info.name);
     if info.settings.is_empty() {
         return format!("{name:?}");
     }
     let settings = info.settings.iter().map(|(name, value)| {
-        let name = snake(name);
+        let name = snake_case(name);
         format!("{:?} = {value:?}", name.strip_suffix("_threshold").unwrap_or(&name))
     });
     format!("{{ {name:?} = {{ {} }} }}", settings.collect::<Vec<_>>().join(", "))
 }
 
 /// Returns `LeastLoaded` as `least_loaded`; characters other than letters and digits are left out.
-fn snake(name: &str) -> String {
+fn snake_case(name: &str) -> String {
     let mut out = String::new();
     for char in name.chars().filter(|char| char.is_ascii_alphanumeric() || *char == '_').take(64) {
         if char.is_ascii_uppercase() && !out.is_empty() {

@@ -16,7 +16,7 @@ mod autoscaler;
 mod observe;
 
 /// The time in which members are stopped when the process stops, beside their own time.
-const LAST: Duration = Duration::from_secs(30);
+const STOP_GRACE: Duration = Duration::from_secs(30);
 
 /// A message to a task.
 #[derive(Debug)]
@@ -41,19 +41,19 @@ enum ScalerCommand {
 }
 
 /// The time for members that are being started when another process is to take over.
-const SETTLING: Duration = Duration::from_secs(10);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The number of messages that may wait; a sender waits beyond that.
-const WORDS: usize = 16;
+const COMMAND_QUEUE_LEN: usize = 16;
 
 /// The tasks, held by one that follows the configuration.
 pub(super) struct ScalerTasks {
-    to: mpsc::Sender<ScalerMessage>,
+    sender: mpsc::Sender<ScalerMessage>,
     handle: JoinHandle<()>,
 }
 
 struct TaskGroup {
-    running: Arc<BalancerRuntime>,
+    balancer: Arc<BalancerRuntime>,
     tasks: Vec<GroupTask>,
     /// Tasks that are ending.
     leaving: Vec<(mpsc::Sender<ScalerCommand>, JoinHandle<()>)>,
@@ -61,22 +61,22 @@ struct TaskGroup {
 
 struct GroupTask {
     scaling: GroupScaling,
-    words: mpsc::Sender<ScalerCommand>,
+    commands: mpsc::Sender<ScalerCommand>,
     handle: JoinHandle<()>,
 }
 
 impl ScalerTasks {
     /// Follows the configuration from now on.
-    pub(super) fn start(running: Arc<BalancerRuntime>) -> Self {
-        let (to, mut said) = mpsc::channel(WORDS);
-        running.scalers().set_task_sender(to.clone());
+    pub(super) fn start(balancer: Arc<BalancerRuntime>) -> Self {
+        let (sender, mut messages) = mpsc::channel(COMMAND_QUEUE_LEN);
+        balancer.scalers().set_task_sender(sender.clone());
         let handle = tokio::spawn(async move {
-            let mut tasks = TaskGroup { running, tasks: Vec::new(), leaving: Vec::new() };
+            let mut tasks = TaskGroup { balancer, tasks: Vec::new(), leaving: Vec::new() };
             tasks.update().await;
             loop {
                 tokio::select! {
-                    () = tasks.running.scalings_changed() => tasks.update().await,
-                    told = said.recv() => match told {
+                    () = tasks.balancer.scalings_changed() => tasks.update().await,
+                    message = messages.recv() => match message {
                         Some(ScalerMessage::Halt) => tasks.broadcast(|| ScalerCommand::Halt).await,
                         Some(ScalerMessage::Settle(reply)) => drop(reply.send(tasks.settle().await)),
                         Some(ScalerMessage::Yield(reply)) => drop(reply.send(tasks.hand_off().await)),
@@ -87,60 +87,61 @@ impl ScalerTasks {
                 }
             }
         });
-        Self { to, handle }
+        Self { sender, handle }
     }
 
     /// Halts: no member is started or taken away from now on.
     pub(super) async fn halt(&self) {
-        let _ = self.to.send(ScalerMessage::Halt).await;
+        let _ = self.sender.send(ScalerMessage::Halt).await;
     }
 
     /// Ends the tasks; another process goes on with their members.
     pub(super) async fn detach(self) {
-        let _ = self.to.send(ScalerMessage::Leave).await;
+        let _ = self.sender.send(ScalerMessage::Leave).await;
         let _ = self.handle.await;
     }
 
     /// Stops the members that the tasks started.
     pub(super) async fn stop_members(self) {
-        let _ = self.to.send(ScalerMessage::End).await;
+        let _ = self.sender.send(ScalerMessage::End).await;
         // A panic there has been reported by the panic hook.
         let _ = self.handle.await;
     }
 }
 
 impl TaskGroup {
-    async fn broadcast(&self, word: impl Fn() -> ScalerCommand) {
+    async fn broadcast(&self, command: impl Fn() -> ScalerCommand) {
         for task in &self.tasks {
-            let _ = task.words.send(word()).await;
+            let _ = task.commands.send(command()).await;
         }
     }
 
     async fn update(&mut self) {
         self.leaving.retain(|(_, handle)| !handle.is_finished());
-        let scalings = self.running.scalings();
-        let same = |task: &GroupTask, scaling: &GroupScaling| {
+        let scalings = self.balancer.scalings();
+        let is_same = |task: &GroupTask, scaling: &GroupScaling| {
             task.scaling.group == scaling.group && task.scaling.provider == scaling.provider
         };
-        let (stay, go): (Vec<GroupTask>, Vec<GroupTask>) = std::mem::take(&mut self.tasks)
+        let (remaining, removed): (Vec<GroupTask>, Vec<GroupTask>) = std::mem::take(&mut self.tasks)
             .into_iter()
-            .partition(|task| scalings.iter().any(|scaling| same(task, scaling)));
-        self.tasks = stay;
-        for task in go {
-            let _ = task.words.send(ScalerCommand::DismissMembers).await;
-            self.leaving.push((task.words, task.handle));
+            .partition(|task| scalings.iter().any(|scaling| is_same(task, scaling)));
+        self.tasks = remaining;
+        for task in removed {
+            let _ = task.commands.send(ScalerCommand::DismissMembers).await;
+            self.leaving.push((task.commands, task.handle));
         }
         for scaling in scalings {
-            match self.tasks.iter_mut().find(|task| same(task, &scaling)) {
+            match self.tasks.iter_mut().find(|task| is_same(task, &scaling)) {
                 Some(task) => {
-                    let _ = task.words.send(ScalerCommand::UpdateSettings(Box::new(scaling.clone()))).await;
+                    let _ =
+                        task.commands.send(ScalerCommand::UpdateSettings(Box::new(scaling.clone()))).await;
                     task.scaling = scaling;
                 }
                 None => {
-                    let (words, heard) = mpsc::channel(WORDS);
-                    let charge = GroupAutoscaler::new(Arc::clone(&self.running), scaling.clone());
-                    let handle = tokio::spawn(charge.run(heard));
-                    self.tasks.push(GroupTask { scaling, words, handle });
+                    let (commands, receiver) = mpsc::channel(COMMAND_QUEUE_LEN);
+                    let autoscaler = GroupAutoscaler::new(Arc::clone(&self.balancer), scaling.clone());
+                    let handle = tokio::spawn(autoscaler.run(receiver));
+                    self.tasks.push(GroupTask { scaling, commands, handle });
                 }
             }
         }
@@ -148,16 +149,16 @@ impl TaskGroup {
 
     /// Halts the tasks; returns once no member is being started.
     async fn settle(&self) -> Result<(), String> {
-        let mut waits = Vec::new();
+        let mut pending = Vec::new();
         for task in &self.tasks {
-            let (reply, settled) = oneshot::channel();
-            let _ = task.words.send(ScalerCommand::Settle(reply)).await;
-            waits.push((&task.scaling.group, settled));
+            let (reply, confirmation) = oneshot::channel();
+            let _ = task.commands.send(ScalerCommand::Settle(reply)).await;
+            pending.push((&task.scaling.group, confirmation));
         }
-        let end = Instant::now() + SETTLING;
-        for (group, settled) in waits {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        for (group, confirmation) in pending {
             // A task that has ended starts no member.
-            if timeout_at(end, settled).await.is_err() {
+            if timeout_at(deadline, confirmation).await.is_err() {
                 return Err(format!("group {group}: a member is being started; try again when it is there"));
             }
         }
@@ -166,13 +167,13 @@ impl TaskGroup {
 
     /// Stops all work; returns the members that the tasks started.
     async fn hand_off(&self) -> Vec<GroupInstances> {
-        let mut all = Vec::new();
+        let mut instances = Vec::new();
         for task in &self.tasks {
-            let (reply, crewed) = oneshot::channel();
-            let _ = task.words.send(ScalerCommand::HandOff(reply)).await;
-            all.extend(crewed.await);
+            let (reply, response) = oneshot::channel();
+            let _ = task.commands.send(ScalerCommand::HandOff(reply)).await;
+            instances.extend(response.await);
         }
-        all
+        instances
     }
 
     /// Ends the tasks; another process goes on with all groups that it has, too. Only members that had to
@@ -188,24 +189,24 @@ impl TaskGroup {
     }
 
     async fn finish(&mut self) {
-        for (words, _) in &self.leaving {
-            let _ = words.send(ScalerCommand::StopMembers).await;
+        for (commands, _) in &self.leaving {
+            let _ = commands.send(ScalerCommand::StopMembers).await;
         }
-        let own =
+        let provider_duration =
             self.tasks.iter().map(|task| task.scaling.provider.max_duration()).max().unwrap_or_default();
-        let patience = LAST + own;
+        let grace = STOP_GRACE + provider_duration;
         let leaving = self.leaving.drain(..).map(|(_, handle)| handle);
         let handles: Vec<JoinHandle<()>> =
             self.tasks.drain(..).map(|task| task.handle).chain(leaving).collect();
-        let all = async {
+        let completion = async {
             for handle in handles {
                 let _ = handle.await;
             }
         };
-        if timeout(patience, all).await.is_err() {
+        if timeout(grace, completion).await.is_err() {
             tracing::warn!(
                 "some members that were started have not been stopped within {} s",
-                patience.as_secs()
+                grace.as_secs()
             );
         }
     }

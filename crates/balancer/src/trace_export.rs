@@ -12,55 +12,55 @@ use tokio::sync::{Notify, watch};
 use crate::runtime::BalancerRuntime;
 
 /// The approximate number of spans that are sent at once.
-const MOST: usize = 512;
+const MAX_BATCH: usize = 512;
 
 /// Sends for ever; after `stop` it sends the rest and ends.
-pub(super) async fn export(running: Arc<BalancerRuntime>, stop: Arc<Notify>) {
-    let Some(mut traced) = running.engine().traces() else { return };
-    let counts = running.engine().span_counters();
-    let mut collector = running.collector();
-    let mut exporter = open(&mut collector);
-    let mut ending = false;
+pub(super) async fn export(balancer: Arc<BalancerRuntime>, stop: Arc<Notify>) {
+    let Some(mut traces) = balancer.engine().traces() else { return };
+    let counts = balancer.engine().span_counters();
+    let mut collector = balancer.collector();
+    let mut exporter = open_exporter(&mut collector);
+    let mut is_stopping = false;
     loop {
         let mut spans = Vec::new();
-        if !ending {
+        if !is_stopping {
             tokio::select! {
-                batch = traced.recv() => add(&mut spans, batch.unwrap_or_default()),
+                batch = traces.recv() => append_spans(&mut spans, batch.unwrap_or_default()),
                 changed = collector.changed() => {
                     if changed.is_ok() {
-                        exporter = open(&mut collector);
+                        exporter = open_exporter(&mut collector);
                     }
                     continue;
                 }
-                () = stop.notified() => ending = true,
+                () = stop.notified() => is_stopping = true,
             }
         }
-        while spans.len() < MOST
-            && let Ok(batch) = traced.try_recv()
+        while spans.len() < MAX_BATCH
+            && let Ok(batch) = traces.try_recv()
         {
-            add(&mut spans, batch);
+            append_spans(&mut spans, batch);
         }
-        if spans.is_empty() && ending {
+        if spans.is_empty() && is_stopping {
             return;
         }
         let count = spans.len() as u64;
-        let taken = match &mut exporter {
+        let exported = match &mut exporter {
             Some(exporter) => exporter.send(spans).await as u64,
             None => 0,
         };
-        counts.exported.fetch_add(taken, Relaxed);
-        counts.dropped.fetch_add(count.saturating_sub(taken), Relaxed);
+        counts.exported.fetch_add(exported, Relaxed);
+        counts.dropped.fetch_add(count.saturating_sub(exported), Relaxed);
     }
 }
 
-fn add(spans: &mut Vec<Span>, batch: Vec<FinishedTrace>) {
+fn append_spans(spans: &mut Vec<Span>, batch: Vec<FinishedTrace>) {
     spans.extend(batch.iter().flat_map(FinishedTrace::spans));
 }
 
-fn open(collector: &mut watch::Receiver<Option<OtlpCollector>>) -> Option<SpanExporter> {
+fn open_exporter(collector: &mut watch::Receiver<Option<OtlpCollector>>) -> Option<SpanExporter> {
     let collector = collector.borrow_and_update().clone()?;
     let url = collector.url.to_string();
     SpanExporter::new(collector)
-        .inspect_err(|why| tracing::error!("no spans can be sent to {url}: {why}"))
+        .inspect_err(|error| tracing::error!("no spans can be sent to {url}: {error}"))
         .ok()
 }

@@ -78,11 +78,11 @@ impl InheritedSockets {
     /// Closes those with other addresses than the configuration has now. `fleet` is the address for other
     /// balancers.
     pub(crate) fn retain_matching(&mut self, admin: &AdminConfig, fleet: Option<SocketAddr>) {
-        let secured = admin.tls.as_ref().map(|(tls, ..)| tls.address);
-        self.admin.retain(|(door, socket)| match *door {
+        let secured_address = admin.tls.as_ref().map(|(tls, ..)| tls.address);
+        self.admin.retain(|(admin_name, socket)| match *admin_name {
             "listen" => is_bound_to(socket, admin.listen),
             "reports" => is_bound_to(socket, admin.reports),
-            "secured" => is_bound_to(socket, secured),
+            "secured" => is_bound_to(socket, secured_address),
             // The user of the socket checks its path.
             _ => true,
         });
@@ -93,10 +93,11 @@ impl InheritedSockets {
 }
 
 /// Returns `true` if a socket was bound for an address. Port 0 is any.
-fn is_bound_to(socket: &OwnedFd, wanted: Option<SocketAddr>) -> bool {
-    let local = SockRef::from(socket).local_addr().ok().and_then(|local| local.as_socket());
-    local.zip(wanted).is_some_and(|(local, wanted)| {
-        local.ip() == wanted.ip() && (wanted.port() == 0 || local.port() == wanted.port())
+fn is_bound_to(socket: &OwnedFd, address: Option<SocketAddr>) -> bool {
+    let local_address =
+        SockRef::from(socket).local_addr().ok().and_then(|local_address| local_address.as_socket());
+    local_address.zip(address).is_some_and(|(local_address, address)| {
+        local_address.ip() == address.ip() && (address.port() == 0 || local_address.port() == address.port())
     })
 }
 
@@ -126,8 +127,8 @@ const HOLD: &str = "hold";
 const HELD: &str = "held";
 
 impl HandoffMessage {
-    fn new(is: &str, body: &impl Serialize) -> io::Result<Self> {
-        Ok(Self { is: is.to_owned(), body: serde_json::to_value(body)? })
+    fn new(message_type: &str, body: &impl Serialize) -> io::Result<Self> {
+        Ok(Self { is: message_type.to_owned(), body: serde_json::to_value(body)? })
     }
 
     /// Returns its content, or the default if it cannot be parsed.
@@ -163,8 +164,10 @@ struct SuccessorSetup {
 }
 
 /// Parses one part: an unknown form of it does not affect the others.
-fn if_known<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(from: D) -> Result<T, D::Error> {
-    Ok(serde_json::from_value(Value::deserialize(from)?).unwrap_or_default())
+fn if_known<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
 }
 
 /// The content of a store in memory: operators' changes, and registered members.
@@ -189,12 +192,12 @@ impl StoreContent {
     /// # Errors
     /// Fails if it cannot be written.
     pub(crate) fn put_into(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let seen = store.snapshot();
+        let snapshot = store.snapshot();
         if self.0.is_empty() || store.kind() == SHARED {
             return Ok(());
         }
-        let absent = self.0.iter().filter(|(key, ..)| !seen.entries.contains_key(key));
-        let change = absent.fold(StoreChange::default(), |change, (key, value, ttl)| {
+        let missing_entries = self.0.iter().filter(|(key, ..)| !snapshot.entries.contains_key(key));
+        let change = missing_entries.fold(StoreChange::default(), |change, (key, value, ttl)| {
             let ttl = ttl.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
             change.and_put(key.clone(), value.clone(), ttl)
         });
@@ -209,7 +212,7 @@ const SHARED: &str = "etcd";
 /// The listening sockets of a balancer, with their purposes.
 #[derive(Debug, Default)]
 pub struct SocketSet {
-    passed: Vec<SocketDescription>,
+    descriptions: Vec<SocketDescription>,
     /// The sockets, in the same order.
     sockets: Vec<OwnedFd>,
 }
@@ -226,32 +229,32 @@ impl SocketSet {
     /// Fails if there are no more files.
     pub fn try_clone(&self) -> io::Result<Self> {
         let sockets = self.sockets.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
-        Ok(Self { passed: self.passed.clone(), sockets })
+        Ok(Self { descriptions: self.descriptions.clone(), sockets })
     }
 
     fn borrowed(&self) -> Vec<BorrowedFd<'_>> {
         self.sockets.iter().map(|socket| socket.as_fd()).collect()
     }
 
-    fn push_listener(&mut self, bound: ListenerSockets) {
-        self.passed.push(SocketDescription {
+    fn push_listener(&mut self, listener_sockets: ListenerSockets) {
+        self.descriptions.push(SocketDescription {
             is: "listener".into(),
-            count: bound.sockets.len(),
-            address: Some(bound.address),
-            bound: Some(bound.bound),
-            datagrams: bound.datagrams,
-            disabled: bound.disabled,
+            count: listener_sockets.sockets.len(),
+            address: Some(listener_sockets.address),
+            bound: Some(listener_sockets.bound),
+            datagrams: listener_sockets.datagrams,
+            disabled: listener_sockets.disabled,
         });
-        self.sockets.extend(bound.sockets);
+        self.sockets.extend(listener_sockets.sockets);
     }
 
     fn push(&mut self, name: &str, socket: OwnedFd) {
-        let (address, bound, datagrams, disabled) = (None, None, false, false);
-        self.passed.push(SocketDescription {
+        let (address, bound_address, datagrams, disabled) = (None, None, false, false);
+        self.descriptions.push(SocketDescription {
             is: name.to_owned(),
             count: 1,
             address,
-            bound,
+            bound: bound_address,
             datagrams,
             disabled,
         });
@@ -318,15 +321,15 @@ pub(crate) struct FinalHandoff {
 impl FinalHandoff {
     /// Reads each part by itself: an unknown form of one does not affect the others.
     fn read(mut body: Value) -> Self {
-        let mut part = |name: &str| body.get_mut(name).map(Value::take).unwrap_or_default();
+        let mut take_field = |name: &str| body.get_mut(name).map(Value::take).unwrap_or_default();
         Self {
-            engine: serde_json::from_value(part("engine")).unwrap_or_default(),
-            crews: serde_json::from_value(part("crews")).unwrap_or_default(),
-            fleet: serde_json::from_value(part("fleet")).unwrap_or_default(),
-            later: part("later").as_bool().unwrap_or(false),
-            facts: serde_json::from_value(part("facts")).unwrap_or_default(),
-            facts_at: serde_json::from_value(part("facts_at")).unwrap_or_default(),
-            flows: serde_json::from_value(part("flows")).unwrap_or_default(),
+            engine: serde_json::from_value(take_field("engine")).unwrap_or_default(),
+            crews: serde_json::from_value(take_field("crews")).unwrap_or_default(),
+            fleet: serde_json::from_value(take_field("fleet")).unwrap_or_default(),
+            later: take_field("later").as_bool().unwrap_or(false),
+            facts: serde_json::from_value(take_field("facts")).unwrap_or_default(),
+            facts_at: serde_json::from_value(take_field("facts_at")).unwrap_or_default(),
+            flows: serde_json::from_value(take_field("flows")).unwrap_or_default(),
         }
     }
 }

@@ -40,10 +40,10 @@ impl BodyDecoder {
     pub(crate) const NONE: Self = Self::Length(0);
 
     /// Returns the body of a request. `minor` is the HTTP minor version.
-    pub(crate) fn of_request(minor: u8, headers: &[Header<'_>]) -> Result<Self, MalformedMessage> {
+    pub(crate) fn of_request(minor_version: u8, headers: &[Header<'_>]) -> Result<Self, MalformedMessage> {
         match (transfer_encoding(headers)?, content_length(headers)?) {
             (true, Some(_)) => Err(MalformedMessage("both content-length and transfer-encoding")),
-            (true, None) if minor == 0 => Err(MalformedMessage("transfer-encoding in HTTP/1.0")),
+            (true, None) if minor_version == 0 => Err(MalformedMessage("transfer-encoding in HTTP/1.0")),
             (true, None) => Ok(Self::Chunked(ChunkedDecoder::default())),
             (false, length) => Ok(Self::Length(length.unwrap_or(0))),
         }
@@ -52,10 +52,10 @@ impl BodyDecoder {
     /// Returns the body of an answer with `status`; `head` is `true` for the answer to a HEAD request.
     pub(crate) fn of_response(
         status: u16,
-        head: bool,
+        is_head: bool,
         headers: &[Header<'_>],
     ) -> Result<Self, MalformedMessage> {
-        if head || (100..200).contains(&status) || status == 204 || status == 304 {
+        if is_head || (100..200).contains(&status) || status == 204 || status == 304 {
             return Ok(Self::NONE);
         }
         match (transfer_encoding(headers)?, content_length(headers)?) {
@@ -69,10 +69,10 @@ impl BodyDecoder {
     /// Consumes the next bytes of the body; they may extend beyond its end.
     pub(crate) fn decode(&mut self, bytes: &[u8]) -> Result<DecodedPiece, MalformedMessage> {
         match self {
-            Self::Length(left) => {
-                let used = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
-                *left -= used as u64;
-                Ok(DecodedPiece { data: 0..used, consumed: used, done: *left == 0 })
+            Self::Length(remaining) => {
+                let consumed = usize::try_from(*remaining).unwrap_or(usize::MAX).min(bytes.len());
+                *remaining -= consumed as u64;
+                Ok(DecodedPiece { data: 0..consumed, consumed, done: *remaining == 0 })
             }
             Self::Chunked(chunked) => chunked.decode(bytes),
             Self::Close => Ok(DecodedPiece { data: 0..bytes.len(), consumed: bytes.len(), done: false }),
@@ -81,13 +81,13 @@ impl BodyDecoder {
 }
 
 /// Returns `true` if the connection may carry another message after this one.
-pub(crate) fn keeps_alive(minor: u8, headers: &[Header<'_>]) -> bool {
+pub(crate) fn keeps_alive(minor_version: u8, headers: &[Header<'_>]) -> bool {
     let has = |option: &str| {
         values(headers, "connection")
             .flat_map(|value| value.split(|byte| *byte == b','))
             .any(|token| token.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
     };
-    !has("close") && (minor >= 1 || has("keep-alive"))
+    !has("close") && (minor_version >= 1 || has("keep-alive"))
 }
 
 /// Returns the values of the headers called `name`.
@@ -96,8 +96,8 @@ pub(crate) fn values<'h>(headers: &'h [Header<'h>], name: &'h str) -> impl Itera
 }
 
 fn transfer_encoding(headers: &[Header<'_>]) -> Result<bool, MalformedMessage> {
-    let mut found = values(headers, "transfer-encoding");
-    match (found.next(), found.next()) {
+    let mut values = values(headers, "transfer-encoding");
+    match (values.next(), values.next()) {
         (None, _) => Ok(false),
         (Some(value), None) if value.trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(true),
         _ => Err(MalformedMessage("a transfer-encoding that is not `chunked`")),
@@ -105,13 +105,13 @@ fn transfer_encoding(headers: &[Header<'_>]) -> Result<bool, MalformedMessage> {
 }
 
 fn content_length(headers: &[Header<'_>]) -> Result<Option<u64>, MalformedMessage> {
-    let mut found = values(headers, "content-length");
-    let Some(value) = found.next() else { return Ok(None) };
-    if found.next().is_some() {
+    let mut values = values(headers, "content-length");
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
         return Err(MalformedMessage("several content-lengths"));
     }
-    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    let number = std::str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse().ok());
+    let is_numeric = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(value).ok().filter(|_| is_numeric).and_then(|text| text.parse().ok());
     number.map(Some).ok_or(MalformedMessage("a content-length that is not a number"))
 }
 
@@ -120,11 +120,11 @@ fn content_length(headers: &[Header<'_>]) -> Result<Option<u64>, MalformedMessag
 pub(crate) struct ChunkedDecoder {
     state: ChunkState,
     /// The number of bytes left in the current chunk.
-    left: u64,
+    remaining: u64,
     /// The length of the current line so far.
-    line: usize,
+    line_bytes: usize,
     /// The length of all trailer lines so far.
-    trailers: usize,
+    trailer_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,59 +146,64 @@ const MAX_TRAILERS: usize = 64 * 1024;
 
 impl ChunkedDecoder {
     fn decode(&mut self, bytes: &[u8]) -> Result<DecodedPiece, MalformedMessage> {
-        let mut at = 0;
-        while let Some(&byte) = bytes.get(at) {
+        let mut position = 0;
+        while let Some(&byte) = bytes.get(position) {
             if self.state == ChunkState::Data {
-                let have = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len() - at);
-                self.left -= have as u64;
-                if self.left == 0 {
+                let available =
+                    usize::try_from(self.remaining).unwrap_or(usize::MAX).min(bytes.len() - position);
+                self.remaining -= available as u64;
+                if self.remaining == 0 {
                     self.state = ChunkState::DataEnd;
                 }
-                return Ok(DecodedPiece { data: at..at + have, consumed: at + have, done: false });
+                return Ok(DecodedPiece {
+                    data: position..position + available,
+                    consumed: position + available,
+                    done: false,
+                });
             }
-            at += 1;
+            position += 1;
             if self.decode_control_byte(byte)? {
-                return Ok(DecodedPiece { data: 0..0, consumed: at, done: true });
+                return Ok(DecodedPiece { data: 0..0, consumed: position, done: true });
             }
         }
-        Ok(DecodedPiece { data: 0..0, consumed: at, done: false })
+        Ok(DecodedPiece { data: 0..0, consumed: position, done: false })
     }
 
     /// Consumes one byte that is not content; returns `true` at the end of the body.
     fn decode_control_byte(&mut self, byte: u8) -> Result<bool, MalformedMessage> {
-        self.line += 1;
-        if self.line > MAX_LINE || self.trailers > MAX_TRAILERS {
+        self.line_bytes += 1;
+        if self.line_bytes > MAX_LINE || self.trailer_bytes > MAX_TRAILERS {
             return Err(MalformedMessage("a chunk's line or the trailers are too long"));
         }
         self.state = match (self.state, byte) {
             (ChunkState::Size, digit) if digit.is_ascii_hexdigit() => {
-                if self.left >> 60 != 0 {
+                if self.remaining >> 60 != 0 {
                     return Err(MalformedMessage("a chunk size above 64 bits"));
                 }
-                self.left = self.left << 4 | u64::from((digit as char).to_digit(16).unwrap_or(0));
+                self.remaining = self.remaining << 4 | u64::from((digit as char).to_digit(16).unwrap_or(0));
                 ChunkState::Size
             }
-            (ChunkState::Size, _) if self.line == 1 => {
+            (ChunkState::Size, _) if self.line_bytes == 1 => {
                 return Err(MalformedMessage("a chunk without a size"));
             }
             (ChunkState::Size | ChunkState::Extension, b'\r') => ChunkState::SizeEnd,
             (ChunkState::Size, b';' | b' ' | b'\t') => ChunkState::Extension,
             (ChunkState::Extension, other) if other != b'\n' => ChunkState::Extension,
             (ChunkState::SizeEnd, b'\n') => {
-                self.line = 0;
-                if self.left == 0 { ChunkState::Trailer } else { ChunkState::Data }
+                self.line_bytes = 0;
+                if self.remaining == 0 { ChunkState::Trailer } else { ChunkState::Data }
             }
             (ChunkState::DataEnd, b'\r') => ChunkState::DataEndLine,
             (ChunkState::DataEndLine, b'\n') => {
-                self.line = 0;
+                self.line_bytes = 0;
                 ChunkState::Size
             }
             (ChunkState::Trailer, b'\r') => ChunkState::TrailerEnd,
             (ChunkState::TrailerEnd, b'\n') => {
-                let empty = self.line == 2;
-                self.trailers += self.line;
-                self.line = 0;
-                if empty {
+                let is_empty_line = self.line_bytes == 2;
+                self.trailer_bytes += self.line_bytes;
+                self.line_bytes = 0;
+                if is_empty_line {
                     return Ok(true);
                 }
                 ChunkState::Trailer
@@ -222,19 +227,19 @@ mod tests {
         bytes: &[u8],
         sizes: &[usize],
     ) -> Result<(Vec<u8>, usize, bool), MalformedMessage> {
-        let (mut content, mut at) = (Vec::new(), 0);
+        let (mut content, mut position) = (Vec::new(), 0);
         let mut sizes = sizes.iter().cycle();
         let mut end = 0;
-        while at < bytes.len() {
-            end = (end + sizes.next().unwrap()).clamp(at + 1, bytes.len());
-            let piece = body.decode(&bytes[at..end])?;
-            content.extend_from_slice(&bytes[at..end][piece.data]);
-            at += piece.consumed;
-            if piece.done {
-                return Ok((content, at, true));
+        while position < bytes.len() {
+            end = (end + sizes.next().unwrap()).clamp(position + 1, bytes.len());
+            let decoded = body.decode(&bytes[position..end])?;
+            content.extend_from_slice(&bytes[position..end][decoded.data]);
+            position += decoded.consumed;
+            if decoded.done {
+                return Ok((content, position, true));
             }
         }
-        Ok((content, at, false))
+        Ok((content, position, false))
     }
 
     fn chunked(bytes: &[u8]) -> Result<(Vec<u8>, usize, bool), MalformedMessage> {
@@ -244,13 +249,13 @@ mod tests {
     #[test]
     fn chunks_with_extensions_and_trailers() {
         let text = b"3\r\nabc\r\n0a ;name=\"x\"\r\n0123456789\r\n0\r\na: b\r\nc: d\r\n\r\nGET ";
-        let (content, used, done) = chunked(text).unwrap();
-        assert_eq!((content.as_slice(), used, done), (&b"abc0123456789"[..], text.len() - 4, true));
+        let (content, consumed, done) = chunked(text).unwrap();
+        assert_eq!((content.as_slice(), consumed, done), (&b"abc0123456789"[..], text.len() - 4, true));
     }
 
     #[test]
     fn what_is_not_chunks_is_refused() {
-        for wrong in [
+        for invalid in [
             "\r\n",
             "x\r\n",
             "3\nabc",
@@ -262,7 +267,7 @@ mod tests {
             "0\r\na\nb\r\n\r\n",
             "3;a\nb\r\n",
         ] {
-            assert!(chunked(wrong.as_bytes()).is_err(), "{wrong:?}");
+            assert!(chunked(invalid.as_bytes()).is_err(), "{invalid:?}");
         }
         let endless = format!("3;{}", "x".repeat(MAX_LINE));
         assert!(chunked(endless.as_bytes()).is_err());
@@ -281,7 +286,7 @@ mod tests {
         assert_eq!(framing(&[]), Ok(BodyDecoder::NONE));
         assert_eq!(framing(&[("Content-Length", "5")]), Ok(BodyDecoder::Length(5)));
         assert!(matches!(framing(&[("transfer-encoding", "Chunked")]), Ok(BodyDecoder::Chunked(_))));
-        for wrong in [
+        for invalid in [
             &[("content-length", "5"), ("transfer-encoding", "chunked")][..],
             &[("content-length", "5"), ("content-length", "5")],
             &[("content-length", "+5")],
@@ -291,7 +296,7 @@ mod tests {
             &[("transfer-encoding", "gzip, chunked")],
             &[("transfer-encoding", "identity")],
         ] {
-            assert!(framing(wrong).is_err(), "{wrong:?}");
+            assert!(framing(invalid).is_err(), "{invalid:?}");
         }
         let te = [Header { name: "transfer-encoding", value: b"chunked" }];
         assert!(BodyDecoder::of_request(0, &te).is_err());
@@ -309,12 +314,15 @@ mod tests {
 
     #[test]
     fn connection_options() {
-        let keeps = |minor, value: &str| {
+        let is_kept_alive = |minor, value: &str| {
             keeps_alive(minor, &[Header { name: "Connection", value: value.as_bytes() }])
         };
         assert!(keeps_alive(1, &[]) && !keeps_alive(0, &[]));
         assert!(
-            !keeps(1, "Close") && !keeps(1, "upgrade , close") && keeps(0, "Keep-Alive") && keeps(1, "x")
+            !is_kept_alive(1, "Close")
+                && !is_kept_alive(1, "upgrade , close")
+                && is_kept_alive(0, "Keep-Alive")
+                && is_kept_alive(1, "x")
         );
     }
 

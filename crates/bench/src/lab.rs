@@ -67,21 +67,21 @@ pub enum LabError {
 }
 
 impl LabError {
-    pub(crate) fn failed(why: impl Into<String>) -> Self {
-        Self::Failed(why.into())
+    pub(crate) fn failed(reason: impl Into<String>) -> Self {
+        Self::Failed(reason.into())
     }
 }
 
 /// An observer of a run.
 pub trait RunObserver {
     /// Reports what is measured before the first point; then a sentence with the results.
-    fn on_calibration(&mut self, what: &str);
+    fn on_calibration(&mut self, activity: &str);
 
     /// Reports the begin of a point: the numbers of complete points and of all, and the estimated time left.
-    fn on_point_start(&mut self, done: usize, all: usize, left: Duration, name: &str);
+    fn on_point_start(&mut self, done: usize, total: usize, remaining: Duration, name: &str);
 
     /// Reports the end of a point, with its main numbers.
-    fn on_point_end(&mut self, name: &str, numbers: &str);
+    fn on_point_end(&mut self, name: &str, results: &str);
 
     /// Returns `true` if the run is to end.
     fn is_interrupted(&self) -> bool;

@@ -53,9 +53,9 @@ use workers::WorkerPool;
 use crate::rng::SplitMix64;
 
 /// The time that requests in flight have to end when the member stops.
-const GRACE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of threads that burn the processor.
-const MOST_THREADS: usize = 4096;
+const MAX_THREADS: usize = 4096;
 
 /// The specification of a member.
 #[derive(Clone, Debug)]
@@ -209,7 +209,7 @@ impl MemberSpec {
 struct MemberState {
     spec: MemberSpec,
     name: String,
-    work: WorkerPool,
+    worker_pool: WorkerPool,
     page: MemberPage,
     rng: RefCell<SplitMix64>,
     failure_mode: Cell<FailureMode>,
@@ -226,7 +226,7 @@ struct MemberState {
     recent_utilization: RecentUtilization,
     start: Instant,
     /// The number of oneways received (iiop).
-    oneways: Cell<u32>,
+    oneway_count: Cell<u32>,
 }
 
 /// The share and the form of failures.
@@ -243,18 +243,18 @@ impl MemberState {
         let work = WorkerPool::new(&spec)?;
         let page = MemberPage::new(&name, spec.body_length);
         // This seed differs from that of the service times: the two must not be correlated.
-        let chance = RefCell::new(SplitMix64::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
-        let (connections, requests, notes) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        let failing =
+        let rng = RefCell::new(SplitMix64::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
+        let (connections, requests, oneway_count) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let failure_mode =
             Cell::new(FailureMode { rate: spec.fail_rate, after: spec.fail_after, refusal: spec.refusal });
         let meter = spec.meter.then(LoadMeter::new);
         Ok(Rc::new(Self {
             spec,
             name,
-            work,
+            worker_pool: work,
             page,
-            rng: chance,
-            failure_mode: failing,
+            rng,
+            failure_mode,
             meter,
             stopping,
             connections,
@@ -262,7 +262,7 @@ impl MemberState {
             in_flight: Cell::new(0),
             recent_utilization: RecentUtilization::default(),
             start: Instant::now(),
-            oneways: notes,
+            oneway_count,
         }))
     }
 
@@ -291,7 +291,7 @@ impl Drop for InFlightGuard<'_> {
 /// Fails if an address cannot be listened on, or the name cannot be sent in a header.
 pub fn serve(
     spec: MemberSpec,
-    ready: impl FnMut(SocketAddr),
+    on_ready: impl FnMut(SocketAddr),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     if spec
@@ -299,14 +299,14 @@ pub fn serve(
         .as_ref()
         .is_some_and(|name| name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()))
     {
-        let why = "a member's name must be visible ASCII without spaces";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let reason = "a member's name must be visible ASCII without spaces";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(spec.workers.saturating_mul(spec.count).clamp(1, MOST_THREADS))
+        .max_blocking_threads(spec.workers.saturating_mul(spec.count).clamp(1, MAX_THREADS))
         .build_local(LocalOptions::default())?;
-    let result = runtime.block_on(run(spec, ready, stop));
+    let result = runtime.block_on(run(spec, on_ready, stop));
     // Threads that still burn processor time are abandoned.
     runtime.shutdown_background();
     result
@@ -314,10 +314,10 @@ pub fn serve(
 
 async fn run(
     spec: MemberSpec,
-    mut ready: impl FnMut(SocketAddr),
+    mut on_ready: impl FnMut(SocketAddr),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let (stopped, stopping) = watch::channel(false);
+    let (stop_sender, stopping) = watch::channel(false);
     let mut members = Vec::new();
     let mut tasks = Vec::new();
     let mut addresses = Vec::new();
@@ -327,10 +327,10 @@ async fn run(
             let socket = UdpSocket::bind(spec.listen).await?;
             addresses.push(socket.local_addr()?);
             let member = MemberState::new(spec, socket.local_addr()?, stopping.clone())?;
-            for door in &member.spec.more_addresses {
-                let door = UdpSocket::bind(*door).await?;
-                addresses.push(door.local_addr()?);
-                tasks.push(tokio::task::spawn_local(echo::datagrams(door, member.clone())));
+            for address in &member.spec.more_addresses {
+                let extra_socket = UdpSocket::bind(*address).await?;
+                addresses.push(extra_socket.local_addr()?);
+                tasks.push(tokio::task::spawn_local(echo::datagrams(extra_socket, member.clone())));
             }
             tasks.push(tokio::task::spawn_local(echo::datagrams(socket, member)));
         } else {
@@ -338,38 +338,41 @@ async fn run(
             addresses.push(listener.local_addr()?);
             let member = MemberState::new(spec, listener.local_addr()?, stopping.clone())?;
             members.push(member.clone());
-            if let Some(orders) = member.spec.admin_address {
+            if let Some(admin_address) = member.spec.admin_address {
                 tasks.push(tokio::task::spawn_local(accept(
-                    listen(orders)?,
+                    listen(admin_address)?,
                     member.clone(),
                     MemberProtocol::Http,
                 )));
             }
-            if let Some(to) = member.spec.report_to {
-                tasks.push(tokio::task::spawn_local(report_push::push_reports(to, member.clone())));
+            if let Some(report_address) = member.spec.report_to {
+                tasks.push(tokio::task::spawn_local(report_push::push_reports(
+                    report_address,
+                    member.clone(),
+                )));
             }
-            let kind = member.spec.protocol;
-            for door in &member.spec.more_addresses {
-                let door = listen(*door)?;
-                addresses.push(door.local_addr()?);
-                tasks.push(tokio::task::spawn_local(accept(door, member.clone(), kind)));
+            let protocol = member.spec.protocol;
+            for address in &member.spec.more_addresses {
+                let extra_listener = listen(*address)?;
+                addresses.push(extra_listener.local_addr()?);
+                tasks.push(tokio::task::spawn_local(accept(extra_listener, member.clone(), protocol)));
             }
-            tasks.push(tokio::task::spawn_local(accept(listener, member, kind)));
+            tasks.push(tokio::task::spawn_local(accept(listener, member, protocol)));
         }
     }
-    addresses.into_iter().for_each(&mut ready);
+    addresses.into_iter().for_each(&mut on_ready);
     stop.await;
     for task in tasks {
         task.abort();
     }
-    stopped.send_replace(true);
-    let ended = async {
+    stop_sender.send_replace(true);
+    let connections_closed = async {
         while members.iter().any(|member| member.connections.get() > 0) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     // The end of the runtime cuts connections that do not end in time.
-    let _ = tokio::time::timeout(GRACE, ended).await;
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, connections_closed).await;
     Ok(())
 }
 
@@ -393,8 +396,8 @@ impl MemberSpec {
 /// Returns the name with this index: `m9` and 2 give `m11`; a name without a number counts from 1.
 fn numbered_name(name: &str, index: usize) -> String {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let first: u64 = name[stem.len()..].parse().unwrap_or(1);
-    format!("{stem}{}", first.saturating_add(index as u64))
+    let first_number: u64 = name[stem.len()..].parse().unwrap_or(1);
+    format!("{stem}{}", first_number.saturating_add(index as u64))
 }
 
 /// Listens with a backlog long enough for a load test. The address may have been in use shortly before.
@@ -407,7 +410,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections forever and serves them with the protocol `kind`.
-async fn accept(listener: TcpListener, member: Rc<MemberState>, kind: MemberProtocol) {
+async fn accept(listener: TcpListener, member: Rc<MemberState>, protocol: MemberProtocol) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // There is no free descriptor, or the client has gone: either may be over in a moment.
@@ -418,7 +421,7 @@ async fn accept(listener: TcpListener, member: Rc<MemberState>, kind: MemberProt
         member.connections.set(member.connections.get() + 1);
         tokio::task::spawn_local(async move {
             // An error means that the client has gone; a test server ignores that.
-            let _ = match kind {
+            let _ = match protocol {
                 MemberProtocol::Tcp => echo::connection(stream, &member).await,
                 MemberProtocol::Iiop => iiop::connection(stream, member.clone()).await,
                 _ => http::connection(stream, &member).await,
@@ -434,10 +437,10 @@ mod tests {
 
     #[test]
     fn names_count_up() {
-        let names = |name: &str| [numbered_name(name, 0), numbered_name(name, 2)];
-        assert_eq!(names("m9"), ["m9", "m11"]);
-        assert_eq!(names("web"), ["web1", "web3"]);
-        assert_eq!(names("7"), ["7", "9"]);
+        let first_and_third = |name: &str| [numbered_name(name, 0), numbered_name(name, 2)];
+        assert_eq!(first_and_third("m9"), ["m9", "m11"]);
+        assert_eq!(first_and_third("web"), ["web1", "web3"]);
+        assert_eq!(first_and_third("7"), ["7", "9"]);
         let mut spec = MemberSpec::new("127.0.0.1:65535".parse().unwrap());
         spec.count = 2;
         assert!(spec.nth(0).is_ok() && spec.nth(1).is_err());

@@ -51,7 +51,7 @@ pub struct RequestPacer {
     arrival: ArrivalProcess,
     integral: RateIntegral,
     /// The seconds after which nothing is due.
-    end: f64,
+    length_seconds: f64,
     sent: u64,
     /// The integral of the rate at the last request of Poisson arrivals.
     level: f64,
@@ -67,8 +67,8 @@ impl RequestPacer {
     /// Creates requests at the rate of `shape`, for `duration`.
     pub fn with_shape(arrival: ArrivalProcess, shape: RateShape, duration: Duration, seed: u64) -> Self {
         let integral = RateIntegral::new(&shape, duration);
-        let end = duration.as_secs_f64();
-        Self { arrival, integral, end, sent: 0, level: 0.0, rng: SplitMix64::new(seed) }
+        let length_seconds = duration.as_secs_f64();
+        Self { arrival, integral, length_seconds, sent: 0, level: 0.0, rng: SplitMix64::new(seed) }
     }
 }
 
@@ -83,7 +83,7 @@ impl Iterator for RequestPacer {
                 self.level
             }
         };
-        let due = self.integral.time_at(level).filter(|due| *due < self.end)?;
+        let due = self.integral.time_at(level).filter(|due| *due < self.length_seconds)?;
         self.sent += 1;
         Some(Duration::from_secs_f64(due))
     }
@@ -95,13 +95,13 @@ mod tests {
 
     use super::*;
 
-    fn gaps(pace: RequestPacer) -> (f64, f64, usize) {
-        let dues: Vec<f64> = pace.map(|due| due.as_secs_f64()).collect();
-        let gaps: Vec<f64> = dues.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    fn gaps(pacer: RequestPacer) -> (f64, f64, usize) {
+        let due_times: Vec<f64> = pacer.map(|due| due.as_secs_f64()).collect();
+        let gaps: Vec<f64> = due_times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!(gaps.iter().all(|gap| *gap >= 0.0), "due times go back");
-        (mean, variance.sqrt() / mean, dues.len())
+        (mean, variance.sqrt() / mean, due_times.len())
     }
 
     #[test]
@@ -115,14 +115,14 @@ mod tests {
 
     #[test]
     fn poisson_has_the_mean_the_variation_and_the_counts_of_poisson() {
-        let pace = RequestPacer::new(ArrivalProcess::Poisson, 2000.0, Duration::from_secs(100), 1);
-        let (mean, variation, count) = gaps(pace.clone());
+        let pacer = RequestPacer::new(ArrivalProcess::Poisson, 2000.0, Duration::from_secs(100), 1);
+        let (mean, variation, count) = gaps(pacer.clone());
         assert!((mean * 2000.0 - 1.0).abs() < 0.01, "{mean}");
         assert!((0.99..1.01).contains(&variation), "{variation}");
         assert!((198_000..202_000).contains(&count), "{count}");
         // Index of dispersion of counts per 10 ms: 1 for a Poisson process.
         let mut bins = vec![0u32; 10_000];
-        for due in pace {
+        for due in pacer {
             bins[(due.as_secs_f64() * 100.0) as usize] += 1;
         }
         let mean = bins.iter().map(|n| f64::from(*n)).sum::<f64>() / 1e4;
@@ -132,12 +132,12 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_run() {
-        let pace = |seed| {
+        let due_times = |seed| {
             RequestPacer::new(ArrivalProcess::Poisson, 100.0, Duration::from_secs(1), seed)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(pace(1), pace(1));
-        assert_ne!(pace(1), pace(2));
+        assert_eq!(due_times(1), due_times(1));
+        assert_ne!(due_times(1), due_times(2));
     }
 
     #[test]
@@ -151,8 +151,8 @@ mod tests {
 
     /// Returns the due times of a shape with constant arrivals, in seconds.
     fn dues(shape: RateShape, seconds: f64) -> Vec<f64> {
-        let length = Duration::from_secs_f64(seconds);
-        RequestPacer::with_shape(ArrivalProcess::Constant, shape, length, 1)
+        let duration = Duration::from_secs_f64(seconds);
+        RequestPacer::with_shape(ArrivalProcess::Constant, shape, duration, 1)
             .map(|due| due.as_secs_f64())
             .collect()
     }
@@ -160,15 +160,18 @@ mod tests {
     #[test]
     fn a_ramp_is_due_where_its_integral_says() {
         // 10 to 30 per second in 10 s: the integral is 10 t + t².
-        let dues = dues(RateShape::Ramp { from: 10.0, to: 30.0 }, 10.0);
-        assert_eq!(dues.len(), 200);
-        for (n, due) in dues.iter().enumerate() {
+        let due_times = dues(RateShape::Ramp { from: 10.0, to: 30.0 }, 10.0);
+        assert_eq!(due_times.len(), 200);
+        for (n, due) in due_times.iter().enumerate() {
             assert!((10.0 * due + due * due - n as f64).abs() < 1e-5, "{n}: {due}");
         }
         // Ramps down to zero and up from it.
-        assert_eq!(self::dues(RateShape::Ramp { from: 10.0, to: 0.0 }, 10.0).len(), 50);
-        let up = self::dues(RateShape::Ramp { from: 0.0, to: 10.0 }, 10.0);
-        assert!(up.len() == 50 && up[0] == 0.0 && (up[49] - 98f64.sqrt()).abs() < 1e-6, "{up:?}");
+        assert_eq!(dues(RateShape::Ramp { from: 10.0, to: 0.0 }, 10.0).len(), 50);
+        let rising = dues(RateShape::Ramp { from: 0.0, to: 10.0 }, 10.0);
+        assert!(
+            rising.len() == 50 && rising[0] == 0.0 && (rising[49] - 98f64.sqrt()).abs() < 1e-6,
+            "{rising:?}"
+        );
     }
 
     #[test]
@@ -184,73 +187,75 @@ mod tests {
     #[test]
     fn bursts_begin_with_a_request_and_pauses_have_none() {
         let (on, off) = (Duration::from_millis(300), Duration::from_millis(700));
-        let dues = dues(RateShape::Bursts { rate: 100.0, on, off }, 10_000.0);
-        assert_eq!(dues.len(), 300_000);
-        for (n, due) in dues.iter().enumerate() {
+        let due_times = dues(RateShape::Bursts { rate: 100.0, on, off }, 10_000.0);
+        assert_eq!(due_times.len(), 300_000);
+        for (n, due) in due_times.iter().enumerate() {
             let expected = (n / 30) as f64 + (n % 30) as f64 / 100.0;
             assert!((due - expected).abs() < 1e-6, "{n}: {due}");
         }
-        assert!(self::dues(RateShape::Bursts { rate: 0.0, on, off }, 10.0).is_empty());
-        assert!(self::dues(RateShape::Bursts { rate: 9.0, on: Duration::ZERO, off }, 10.0).is_empty());
-        let always = RateShape::Bursts { rate: 9.0, on, off: Duration::ZERO };
-        assert_eq!(self::dues(always, 10.0).len(), 90);
+        assert!(dues(RateShape::Bursts { rate: 0.0, on, off }, 10.0).is_empty());
+        assert!(dues(RateShape::Bursts { rate: 9.0, on: Duration::ZERO, off }, 10.0).is_empty());
+        let steady = RateShape::Bursts { rate: 9.0, on, off: Duration::ZERO };
+        assert_eq!(dues(steady, 10.0).len(), 90);
     }
 
     fn shapes() -> impl Strategy<Value = RateShape> {
         let rate = || prop_oneof![Just(0.0), 0.01..2000.0f64];
-        let some = |low: u64, high: u64| (low..high).prop_map(Duration::from_micros);
-        let bursts = (rate(), some(1, 3_000_000), some(0, 3_000_000));
+        let duration = |low: u64, high: u64| (low..high).prop_map(Duration::from_micros);
+        let bursts = (rate(), duration(1, 3_000_000), duration(0, 3_000_000));
         prop_oneof![
             rate().prop_map(RateShape::Steady),
             (rate(), rate()).prop_map(|(from, to)| RateShape::Ramp { from, to }),
-            prop::collection::vec((rate(), some(0, 3_000_000)), 0..6).prop_map(RateShape::Steps),
-            prop::collection::vec((some(0, 12_000_000), rate()), 0..6).prop_map(|mut places| {
-                places.sort_by_key(|(at, _)| *at);
-                places.dedup_by_key(|(at, _)| *at);
-                RateShape::PiecewiseLinear(places)
+            prop::collection::vec((rate(), duration(0, 3_000_000)), 0..6).prop_map(RateShape::Steps),
+            prop::collection::vec((duration(0, 12_000_000), rate()), 0..6).prop_map(|mut points| {
+                points.sort_by_key(|(at, _)| *at);
+                points.dedup_by_key(|(at, _)| *at);
+                RateShape::PiecewiseLinear(points)
             }),
             bursts.prop_map(|(rate, on, off)| RateShape::Bursts { rate, on, off }),
         ]
     }
 
     /// Returns the integral of a shape's rate from 0 to `until`, computed without the inversion under test.
-    fn area(shape: &RateShape, whole: f64, until: f64) -> f64 {
+    fn area(shape: &RateShape, total_seconds: f64, end: f64) -> f64 {
         match shape {
-            RateShape::Steady(rate) => rate * until,
-            RateShape::Ramp { from, to } => from * until + (to - from) / whole * until * until / 2.0,
+            RateShape::Steady(rate) => rate * end,
+            RateShape::Ramp { from, to } => from * end + (to - from) / total_seconds * end * end / 2.0,
             RateShape::Steps(steps) => {
-                let mut left = until;
+                let mut remaining = end;
                 let mut sum = 0.0;
                 for (rate, length) in steps {
-                    let part = length.as_secs_f64().min(left);
-                    sum += rate * part;
-                    left -= part;
+                    let step_seconds = length.as_secs_f64().min(remaining);
+                    sum += rate * step_seconds;
+                    remaining -= step_seconds;
                 }
                 sum
             }
-            RateShape::PiecewiseLinear(places) => {
+            RateShape::PiecewiseLinear(points) => {
                 // Between two neighbours of all times at which the shape may bend, the integral is exact.
-                let rate = |at: f64| {
-                    let after = places.partition_point(|(place, _)| place.as_secs_f64() <= at);
-                    match (after.checked_sub(1).map(|before| places[before]), places.get(after)) {
-                        (Some((from, low)), Some((to, high))) => {
-                            let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
-                            low + (high - low) * (at - from) / (to - from)
+                let rate = |time: f64| {
+                    let next_index = points.partition_point(|(start, _)| start.as_secs_f64() <= time);
+                    match (next_index.checked_sub(1).map(|index| points[index]), points.get(next_index)) {
+                        (Some((start, start_rate)), Some((end, end_rate))) => {
+                            let (start_seconds, end_seconds) = (start.as_secs_f64(), end.as_secs_f64());
+                            start_rate
+                                + (end_rate - start_rate) * (time - start_seconds)
+                                    / (end_seconds - start_seconds)
                         }
-                        (Some((_, only)), None) => only,
-                        (None, Some((_, only))) => *only,
+                        (Some((_, only_rate)), None) => only_rate,
+                        (None, Some((_, only_rate))) => *only_rate,
                         (None, None) => 0.0,
                     }
                 };
-                let ends = places.iter().map(|(place, _)| place.as_secs_f64()).filter(|at| *at < until);
-                let ends: Vec<f64> = [0.0].into_iter().chain(ends).chain([until]).collect();
-                let middle = |pair: &[f64]| rate((pair[0] + pair[1]) / 2.0) * (pair[1] - pair[0]);
-                ends.windows(2).map(middle).sum()
+                let boundaries = points.iter().map(|(time, _)| time.as_secs_f64()).filter(|time| *time < end);
+                let boundaries: Vec<f64> = [0.0].into_iter().chain(boundaries).chain([end]).collect();
+                let midpoint_area = |pair: &[f64]| rate((pair[0] + pair[1]) / 2.0) * (pair[1] - pair[0]);
+                boundaries.windows(2).map(midpoint_area).sum()
             }
             RateShape::Bursts { rate, on, off } => {
-                let round = (*on + *off).as_secs_f64();
-                let rounds = (until / round).floor();
-                rate * (rounds * on.as_secs_f64() + (until - rounds * round).min(on.as_secs_f64()))
+                let period = (*on + *off).as_secs_f64();
+                let periods = (end / period).floor();
+                rate * (periods * on.as_secs_f64() + (end - periods * period).min(on.as_secs_f64()))
             }
         }
     }
@@ -262,9 +267,9 @@ mod tests {
         ) {
             let seconds = Duration::from_secs_f64(seconds).as_secs_f64();
             let (from, to) = (from.min(to) * seconds, from.max(to) * seconds);
-            let dues = dues(shape.clone(), seconds);
-            prop_assert!(dues.is_sorted());
-            let count = dues.iter().filter(|due| (from..to).contains(*due)).count() as f64;
+            let due_times = dues(shape.clone(), seconds);
+            prop_assert!(due_times.is_sorted());
+            let count = due_times.iter().filter(|due| (from..to).contains(*due)).count() as f64;
             let expected = area(&shape, seconds, to) - area(&shape, seconds, from);
             // A due time is a whole nanosecond.
             prop_assert!((count - expected).abs() <= 1.0 + 1e-4, "{count} instead of {expected}");
@@ -278,8 +283,8 @@ mod tests {
             let time = Duration::from_secs(10);
             let pace = RequestPacer::with_shape(ArrivalProcess::Poisson, shape, time, seed);
             // Six standard deviations, and a margin for counts too small to be normal.
-            let room = 6.0 * expected.sqrt() + 12.0;
-            prop_assert!((pace.count() as f64 - expected).abs() < room, "{expected}");
+            let tolerance = 6.0 * expected.sqrt() + 12.0;
+            prop_assert!((pace.count() as f64 - expected).abs() < tolerance, "{expected}");
         }
 
         #[test]
@@ -294,8 +299,8 @@ mod tests {
                 RateShape::Bursts { rate: rates[0], on: length(0), off: length(1) },
             ] {
                 for arrival in [ArrivalProcess::Constant, ArrivalProcess::Poisson] {
-                    let pace = RequestPacer::with_shape(arrival, shape.clone(), length(2), 1);
-                    prop_assert!(pace.take(100).is_sorted());
+                    let pacer = RequestPacer::with_shape(arrival, shape.clone(), length(2), 1);
+                    prop_assert!(pacer.take(100).is_sorted());
                 }
             }
         }

@@ -88,9 +88,9 @@ const RIGHT: f64 = 28.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 48.0;
 /// The height of a line of the legend and of a note.
-const ROW: f64 = 20.0;
+const ROW_HEIGHT: f64 = 20.0;
 /// The maximum number of points that get a mark each.
-const MARKS: usize = 80;
+const MAX_MARKS: usize = 80;
 
 /// Colours that are distinct in both schemes, also to most colour-blind eyes (Okabe and Ito's set, two of
 /// them darkened).
@@ -100,17 +100,17 @@ const COLOURS: [&str; 8] =
 impl Chart {
     /// Returns one `<svg>` element.
     pub fn svg(&self) -> String {
-        let points =
-            || self.series.iter().flat_map(|series| &series.points).filter(|point| self.shows(point));
-        let ends = |point: &ChartPoint| {
+        let shown_points =
+            || self.series.iter().flat_map(|series| &series.points).filter(|point| self.is_drawable(point));
+        let extent = |point: &ChartPoint| {
             let (low, high) = point.range.unwrap_or((point.y, point.y));
             [low, point.y, high]
         };
-        let x = AxisScale::of(points().map(|point| point.x), &self.x, LEFT, WIDTH - RIGHT);
-        let y = AxisScale::of(points().flat_map(ends), &self.y, HEIGHT - BOTTOM, TOP);
-        let (places, legend) = self.legend();
+        let x = AxisScale::of(shown_points().map(|point| point.x), &self.x, LEFT, WIDTH - RIGHT);
+        let y = AxisScale::of(shown_points().flat_map(extent), &self.y, HEIGHT - BOTTOM, TOP);
+        let (swatch_positions, legend) = self.legend();
         let bottom = HEIGHT + legend;
-        let height = bottom + self.notes.len() as f64 * ROW + 4.0;
+        let height = bottom + self.notes.len() as f64 * ROW_HEIGHT + 4.0;
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
              class=\"chart\" aria-label=\"{title}\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\
@@ -122,60 +122,60 @@ impl Chart {
         for (index, series) in self.series.iter().enumerate() {
             self.draw(&mut out, series, index, &x, &y);
         }
-        for ((index, series), (left, top)) in self.series.iter().enumerate().zip(places) {
+        for ((index, series), (left, top)) in self.series.iter().enumerate().zip(swatch_positions) {
             swatch(&mut out, series, index, left, top);
         }
         for (index, note) in self.notes.iter().enumerate() {
-            let top = bottom + index as f64 * ROW + 12.0;
+            let top = bottom + index as f64 * ROW_HEIGHT + 12.0;
             let _ = write!(out, "<text class=\"dim\" x=\"{LEFT}\" y=\"{top}\">{}</text>", escape(note));
         }
         out + "</svg>"
     }
 
-    fn shows(&self, point: &ChartPoint) -> bool {
-        let fits = |value: f64, axis: &ChartAxis| value.is_finite() && (!axis.log || value > 0.0);
-        fits(point.x, &self.x) && fits(point.y, &self.y)
+    fn is_drawable(&self, point: &ChartPoint) -> bool {
+        let fits_axis = |value: f64, axis: &ChartAxis| value.is_finite() && (!axis.log || value > 0.0);
+        fits_axis(point.x, &self.x) && fits_axis(point.y, &self.y)
     }
 
     /// Returns the positions of the legend's entries, and its height.
     fn legend(&self) -> (Vec<(f64, f64)>, f64) {
         let (mut left, mut top) = (LEFT, HEIGHT + 10.0);
-        let places = self
+        let positions = self
             .series
             .iter()
             .map(|series| {
                 let width = 40.0 + 6.8 * series.name.chars().count() as f64;
                 if left > LEFT && left + width > WIDTH - RIGHT {
-                    (left, top) = (LEFT, top + ROW);
+                    (left, top) = (LEFT, top + ROW_HEIGHT);
                 }
-                let place = (left, top);
+                let position = (left, top);
                 left += width;
-                place
+                position
             })
             .collect::<Vec<_>>();
-        let height = if places.is_empty() { 0.0 } else { top - HEIGHT + ROW - 4.0 };
-        (places, height)
+        let height = if positions.is_empty() { 0.0 } else { top - HEIGHT + ROW_HEIGHT - 4.0 };
+        (positions, height)
     }
 
     fn grid(&self, out: &mut String, x: &AxisScale, y: &AxisScale) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         for tick in y.ticks() {
-            let at = y.position(tick);
+            let tick_y = y.position(tick);
             let _ = write!(
                 out,
-                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/>\
+                "<path class=\"grid\" d=\"M{LEFT} {tick_y:.1}H{right}\"/>\
                  <text class=\"dim\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 LEFT - 8.0,
-                at + 4.0,
+                tick_y + 4.0,
                 scale::label(tick)
             );
         }
         for tick in x.ticks() {
-            let at = x.position(tick);
+            let tick_x = x.position(tick);
             let _ = write!(
                 out,
-                "<path class=\"grid\" d=\"M{at:.1} {TOP}V{bottom}\"/>\
-                 <text class=\"dim\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                "<path class=\"grid\" d=\"M{tick_x:.1} {TOP}V{bottom}\"/>\
+                 <text class=\"dim\" x=\"{tick_x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                 bottom + 17.0,
                 scale::label(tick)
             );
@@ -195,7 +195,7 @@ impl Chart {
     }
 
     fn draw(&self, out: &mut String, series: &ChartSeries, index: usize, x: &AxisScale, y: &AxisScale) {
-        let points: Vec<&ChartPoint> = series.points.iter().filter(|point| self.shows(point)).collect();
+        let points: Vec<&ChartPoint> = series.points.iter().filter(|point| self.is_drawable(point)).collect();
         let _ = write!(out, "<g style=\"color:{}\">", colour(index));
         if matches!(series.style, SeriesStyle::Line | SeriesStyle::Dashed) && points.len() > 1 {
             let path: Vec<String> =
@@ -208,41 +208,41 @@ impl Chart {
                 dash(series.style, index)
             );
         }
-        let bar = bar_width(&points, x);
+        let bar_width = bar_width(&points, x);
         for point in &points {
             let (left, top) = (x.position(point.x), y.position(point.y));
             if let Some((low, high)) = point.range.filter(|(low, high)| low.is_finite() && high.is_finite()) {
-                let (from, to) = (y.position(low), y.position(high));
+                let (low_y, high_y) = (y.position(low), y.position(high));
                 let _ = write!(
                     out,
-                    "<path class=\"whisker\" d=\"M{left:.1} {from:.1}V{to:.1}M{:.1} {from:.1}h6M{:.1} \
-                     {to:.1}h6\" \
+                    "<path class=\"whisker\" d=\"M{left:.1} {low_y:.1}V{high_y:.1}M{:.1} {low_y:.1}h6M{:.1} \
+                     {high_y:.1}h6\" \
                      stroke=\"currentColor\" fill=\"none\"/>",
                     left - 3.0,
                     left - 3.0
                 );
             }
-            let tip = tip(series, point);
+            let tooltip = tooltip(series, point);
             match series.style {
                 SeriesStyle::Bars => {
                     let height = (HEIGHT - BOTTOM - top).max(0.0);
                     let _ = write!(
                         out,
-                        "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{bar:.1}\" height=\"{height:.1}\" \
-                         fill=\"currentColor\" opacity=\"0.7\">{tip}</rect>",
-                        left - bar / 2.0
+                        "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{bar_width:.1}\" height=\"{height:.1}\" \
+                         fill=\"currentColor\" opacity=\"0.7\">{tooltip}</rect>",
+                        left - bar_width / 2.0
                     );
                 }
                 SeriesStyle::Dashed => {}
-                SeriesStyle::Line if points.len() > MARKS => {}
-                SeriesStyle::Line | SeriesStyle::Dots => mark(out, index, left, top, &tip),
+                SeriesStyle::Line if points.len() > MAX_MARKS => {}
+                SeriesStyle::Line | SeriesStyle::Dots => mark(out, index, left, top, &tooltip),
             }
         }
         out.push_str("</g>");
     }
 }
 
-fn tip(series: &ChartSeries, point: &ChartPoint) -> String {
+fn tooltip(series: &ChartSeries, point: &ChartPoint) -> String {
     let mut text = format!("{}: {}, {}", series.name, scale::label(point.x), scale::label(point.y));
     if let Some((low, high)) = point.range {
         let _ = write!(text, " ({} to {})", scale::label(low), scale::label(high));
@@ -260,8 +260,8 @@ fn bar_width(points: &[&ChartPoint], x: &AxisScale) -> f64 {
 }
 
 fn colour(index: usize) -> String {
-    let place = index % COLOURS.len();
-    format!("var(--s{place}, {})", COLOURS[place])
+    let palette_index = index % COLOURS.len();
+    format!("var(--s{palette_index}, {})", COLOURS[palette_index])
 }
 
 /// Returns the dash of a broken line, for that style or where the colours are used for the second time.
@@ -274,7 +274,7 @@ fn dash(style: SeriesStyle, index: usize) -> &'static str {
 }
 
 /// Draws the mark of a series: six shapes in turn.
-fn mark(out: &mut String, index: usize, x: f64, y: f64, tip: &str) {
+fn mark(out: &mut String, index: usize, x: f64, y: f64, tooltip: &str) {
     let shape = match index % 6 {
         0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.2\""),
         1 => format!("<rect x=\"{:.1}\" y=\"{:.1}\" width=\"6\" height=\"6\"", x - 3.0, y - 3.0),
@@ -289,7 +289,7 @@ fn mark(out: &mut String, index: usize, x: f64, y: f64, tip: &str) {
     };
     let _ = write!(
         out,
-        "{shape} fill=\"currentColor\">{tip}</{}>",
+        "{shape} fill=\"currentColor\">{tooltip}</{}>",
         match index % 6 {
             0 => "circle",
             1 => "rect",
@@ -350,17 +350,17 @@ mod tests {
     }
 
     /// Checks that open and closed elements balance and that no given text is taken for markup.
-    fn well_formed(svg: &str) {
-        let mut open = Vec::new();
-        for part in svg.split('<').skip(1) {
-            let (tag, _) = part.split_once('>').expect("a tag ends");
+    fn assert_well_formed(svg: &str) {
+        let mut open_tags = Vec::new();
+        for chunk in svg.split('<').skip(1) {
+            let (tag, _) = chunk.split_once('>').expect("a tag ends");
             if let Some(name) = tag.strip_prefix('/') {
-                assert_eq!(open.pop(), Some(name), "{svg}");
+                assert_eq!(open_tags.pop(), Some(name), "{svg}");
             } else if !tag.ends_with('/') {
-                open.push(tag.split(' ').next().unwrap_or(tag));
+                open_tags.push(tag.split(' ').next().unwrap_or(tag));
             }
         }
-        assert!(open.is_empty(), "{open:?}");
+        assert!(open_tags.is_empty(), "{open_tags:?}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }
 
@@ -370,22 +370,23 @@ mod tests {
             let range = Some((0.5, 3.0));
             let svg =
                 chart(vec![ChartPoint { x: 1.0, y: 1.0, range }, ChartPoint::at(2.0, 20.0)], style).svg();
-            well_formed(&svg);
+            assert_well_formed(&svg);
             assert!(svg.contains("Load &lt;&amp;&gt; latency") && svg.contains("a note"));
-            let tips = svg.matches("<title>").count() - 1;
-            assert_eq!(tips, if style == SeriesStyle::Dashed { 0 } else { 2 }, "{style:?}");
+            let tooltip_count = svg.matches("<title>").count() - 1;
+            assert_eq!(tooltip_count, if style == SeriesStyle::Dashed { 0 } else { 2 }, "{style:?}");
         }
     }
 
     #[test]
     fn nothing_and_nonsense_are_drawn_as_nothing() {
-        well_formed(&Chart::default().svg());
-        let nonsense = [f64::NAN, f64::INFINITY, 0.0, -1.0];
-        let svg = chart(nonsense.iter().map(|y| ChartPoint::at(1.0, *y)).collect(), SeriesStyle::Line).svg();
-        well_formed(&svg);
+        assert_well_formed(&Chart::default().svg());
+        let unplottable = [f64::NAN, f64::INFINITY, 0.0, -1.0];
+        let svg =
+            chart(unplottable.iter().map(|y| ChartPoint::at(1.0, *y)).collect(), SeriesStyle::Line).svg();
+        assert_well_formed(&svg);
         assert_eq!(svg.matches("<title>").count(), 1);
-        let one = chart(vec![ChartPoint::at(3.0, 3.0)], SeriesStyle::Line).svg();
-        well_formed(&one);
+        let single = chart(vec![ChartPoint::at(3.0, 3.0)], SeriesStyle::Line).svg();
+        assert_well_formed(&single);
     }
 
     #[test]
@@ -402,6 +403,6 @@ mod tests {
             .map(|rest| rest.split('"').next().unwrap_or("").parse().expect("a number"))
             .collect();
         assert!(heights[1] < heights[0], "{heights:?}");
-        assert!(heights.iter().all(|at| (TOP..=HEIGHT - BOTTOM).contains(at)), "{heights:?}");
+        assert!(heights.iter().all(|height| (TOP..=HEIGHT - BOTTOM).contains(height)), "{heights:?}");
     }
 }

@@ -62,7 +62,7 @@ impl FailureKind {
 
     /// Returns the fault of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|fault| fault.name() == name)
+        Self::ALL.into_iter().find(|failure| failure.name() == name)
     }
 
     /// Returns the name as in `-o json`.
@@ -187,8 +187,8 @@ impl RunRecord {
         self.cpu += other.cpu;
         self.ok += other.ok;
         self.cut += other.cut;
-        for (fault, count) in &other.failed {
-            *self.failed.entry(*fault).or_default() += count;
+        for (failure, count) in &other.failed {
+            *self.failed.entry(*failure).or_default() += count;
         }
         for (name, count) in &other.exceptions {
             *self.exceptions.entry(name.clone()).or_default() += count;
@@ -206,10 +206,10 @@ impl RunRecord {
     }
 
     /// Counts a request that the generator handled `late` after it was due.
-    pub(crate) fn record_departure(&mut self, late: Duration, tolerance: Duration) {
+    pub(crate) fn record_departure(&mut self, lateness: Duration, tolerance: Duration) {
         self.due += 1;
-        self.on_time += u64::from(late <= tolerance);
-        self.lateness.record(late);
+        self.on_time += u64::from(lateness <= tolerance);
+        self.lateness.record(lateness);
     }
 
     /// Counts a pick that took `time`.
@@ -247,10 +247,10 @@ impl RunRecord {
     pub(crate) fn record_failure(
         &mut self,
         member: Option<&Arc<str>>,
-        fault: FailureKind,
+        failure: FailureKind,
         latency: Duration,
     ) {
-        *self.failed.entry(fault).or_default() += 1;
+        *self.failed.entry(failure).or_default() += 1;
         self.latency.record(latency);
         if let Some(name) = member {
             self.tally(name).failed += 1;
@@ -299,9 +299,12 @@ impl LatencyHistogram {
         Self::of(3)
     }
 
-    fn of(digits: u8) -> Self {
-        let hour = 3_600_000_000;
-        Self(Histogram::new_with_bounds(1, hour, digits).expect("constant bounds that the histogram allows"))
+    fn of(significant_digits: u8) -> Self {
+        let max_micros = 3_600_000_000;
+        Self(
+            Histogram::new_with_bounds(1, max_micros, significant_digits)
+                .expect("constant bounds that the histogram allows"),
+        )
     }
 
     /// Adds a value.
@@ -352,25 +355,25 @@ mod tests {
     #[test]
     fn parts_add_up_to_the_whole() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let mut first = RunRecord::new();
-        first.record_departure(Duration::ZERO, MS);
-        first.record_departure(2 * MS, MS);
-        first.record_success(Some(&a), 10 * MS, 8 * MS);
-        first.record_failure(None, FailureKind::Timeout, 1000 * MS);
-        let mut second = RunRecord::new();
-        second.record_departure(MS, MS);
-        second.record_success(Some(&b), 20 * MS, 20 * MS);
-        second.record_unsent(1000 * MS);
-        let mut whole = RunRecord::new();
-        whole.merge(&first);
-        whole.merge(&second);
-        assert_eq!((whole.due, whole.ok, whole.failures()), (4, 2, 2));
-        assert_eq!(whole.punctuality(), 0.5);
-        assert_eq!(whole.shares()[&a], 0.5);
-        assert_eq!(whole.latency.count(), 4);
-        assert_eq!(whole.service.count(), 2);
-        assert!(whole.latency.quantile(0.5).abs_diff(20 * MS) < MS / 10);
-        assert!(whole.latency.quantile(0.75) >= 1000 * MS);
+        let mut first_record = RunRecord::new();
+        first_record.record_departure(Duration::ZERO, MS);
+        first_record.record_departure(2 * MS, MS);
+        first_record.record_success(Some(&a), 10 * MS, 8 * MS);
+        first_record.record_failure(None, FailureKind::Timeout, 1000 * MS);
+        let mut second_record = RunRecord::new();
+        second_record.record_departure(MS, MS);
+        second_record.record_success(Some(&b), 20 * MS, 20 * MS);
+        second_record.record_unsent(1000 * MS);
+        let mut merged = RunRecord::new();
+        merged.merge(&first_record);
+        merged.merge(&second_record);
+        assert_eq!((merged.due, merged.ok, merged.failures()), (4, 2, 2));
+        assert_eq!(merged.punctuality(), 0.5);
+        assert_eq!(merged.shares()[&a], 0.5);
+        assert_eq!(merged.latency.count(), 4);
+        assert_eq!(merged.service.count(), 2);
+        assert!(merged.latency.quantile(0.5).abs_diff(20 * MS) < MS / 10);
+        assert!(merged.latency.quantile(0.75) >= 1000 * MS);
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl AccessLog {
     /// Fails if reading fails; an unreadable line is counted and is no error.
     pub fn read(mut reader: impl BufRead, workload: ReplayWorkload, seed: u64) -> io::Result<Self> {
         let mut log = Self::default();
-        let mut seconds = Vec::new();
+        let mut lines = Vec::new();
         let mut bytes = Vec::new();
         for number in 1.. {
             bytes.clear();
@@ -94,22 +94,22 @@ impl AccessLog {
             if bytes.is_empty() {
                 continue;
             }
-            let line = log_line::parse(bytes);
-            if let Some(line) = &line {
+            let parsed = log_line::parse_line(bytes);
+            if let Some(line) = &parsed {
                 log.jumps.check_line(number, line.second);
             }
-            match line {
+            match parsed {
                 None => log.skip("malformed"),
                 Some(line) if !matches!(line.method.as_str(), "GET" | "HEAD") => log.skip("method"),
                 Some(line) if workload == ReplayWorkload::Static && is_dynamic(&line.path) => {
                     log.skip("dynamic")
                 }
-                Some(line) => seconds.push(line),
+                Some(line) => lines.push(line),
             }
         }
         // A server logs a request when it has ended, with the time at which it began.
-        seconds.sort_by_key(|line| line.second);
-        log.spread_within_seconds(seconds, seed);
+        lines.sort_by_key(|line| line.second);
+        log.spread_within_seconds(lines, seed);
         Ok(log)
     }
 
@@ -119,8 +119,8 @@ impl AccessLog {
         if !(speed > 0.0 && speed.is_finite()) {
             return Vec::new();
         }
-        let due = |entry: &LogEntry| Duration::try_from_secs_f64(entry.at.as_secs_f64() / speed);
-        self.entries.iter().map(|entry| due(entry).unwrap_or(Duration::MAX)).collect()
+        let due_at = |entry: &LogEntry| Duration::try_from_secs_f64(entry.at.as_secs_f64() / speed);
+        self.entries.iter().map(|entry| due_at(entry).unwrap_or(Duration::MAX)).collect()
     }
 
     fn skip(&mut self, reason: &'static str) {
@@ -129,20 +129,20 @@ impl AccessLog {
 
     /// Adds lines in the order of their seconds.
     fn spread_within_seconds(&mut self, lines: Vec<LogLine>, seed: u64) {
-        let mut chance = SplitMix64::new(seed);
-        let Some(first) = lines.first().map(|line| line.second) else { return };
+        let mut rng = SplitMix64::new(seed);
+        let Some(first_second) = lines.first().map(|line| line.second) else { return };
         let counts: Vec<usize> =
-            lines.chunk_by(|one, next| one.second == next.second).map(<[LogLine]>::len).collect();
+            lines.chunk_by(|line, next| line.second == next.second).map(<[LogLine]>::len).collect();
         self.entries.reserve_exact(lines.len());
         let mut lines = lines.into_iter();
         for count in counts {
             for (index, line) in lines.by_ref().take(count).enumerate() {
-                let part = 1e9 / count as f64;
+                let interval = 1e9 / count as f64;
                 // At most the whole second: its end belongs to the next one.
-                let nanos = ((index as f64 + chance.uniform()) * part).min(999_999_999.0);
-                let second = Duration::from_secs(line.second.abs_diff(first));
-                let at = second + Duration::from_nanos(nanos as u64);
-                self.entries.push(LogEntry { at, method: line.method, path: line.path });
+                let nanos_in_second = ((index as f64 + rng.uniform()) * interval).min(999_999_999.0);
+                let second = Duration::from_secs(line.second.abs_diff(first_second));
+                let offset = second + Duration::from_nanos(nanos_in_second as u64);
+                self.entries.push(LogEntry { at: offset, method: line.method, path: line.path });
             }
         }
     }
@@ -152,11 +152,12 @@ impl AccessLog {
 pub(crate) fn is_dynamic(path: &str) -> bool {
     const SCRIPTS: [&str; 12] =
         ["cgi", "pl", "php", "php3", "php4", "php5", "phtml", "asp", "aspx", "jsp", "do", "cfm"];
-    let script = |part: &str| {
-        let extension = part.rsplit_once('.').map(|(_, extension)| extension);
+    let is_script = |segment: &str| {
+        let extension = segment.rsplit_once('.').map(|(_, extension)| extension);
         extension.is_some_and(|extension| SCRIPTS.iter().any(|script| script.eq_ignore_ascii_case(extension)))
     };
-    path.contains('?') || path.split('/').any(|part| part.eq_ignore_ascii_case("cgi-bin") || script(part))
+    path.contains('?')
+        || path.split('/').any(|segment| segment.eq_ignore_ascii_case("cgi-bin") || is_script(segment))
 }
 
 #[cfg(test)]
@@ -215,9 +216,9 @@ nonsense
             assert_eq!(entry.at.as_micros() / 1000, index as u128, "{entry:?}");
         }
         assert_eq!(log.entries[1000].at.as_secs(), 1);
-        let dues = log.due_times(10.0);
-        assert!(dues.is_sorted() && dues[999] < Duration::from_millis(100));
-        assert!(dues[1000] >= Duration::from_millis(100));
+        let due_times = log.due_times(10.0);
+        assert!(due_times.is_sorted() && due_times[999] < Duration::from_millis(100));
+        assert!(due_times[1000] >= Duration::from_millis(100));
         for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(log.due_times(speed).is_empty());
         }
@@ -226,9 +227,9 @@ nonsense
 
     #[test]
     fn an_endless_line_is_one_bad_line() {
-        let good = "::1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 1";
+        let valid_line = "::1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 1";
         let log = read(
-            &format!("{}\n{good}\n{}", "x".repeat(5 * MAX_LINE), "y".repeat(MAX_LINE)),
+            &format!("{}\n{valid_line}\n{}", "x".repeat(5 * MAX_LINE), "y".repeat(MAX_LINE)),
             ReplayWorkload::All,
         );
         assert_eq!((log.entries.len(), &log.skipped), (1, &[("malformed", 2)].into()));

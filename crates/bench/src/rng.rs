@@ -36,8 +36,8 @@ impl SplitMix64 {
     }
 
     /// Returns `true` with probability `share`.
-    pub fn bernoulli(&mut self, share: f64) -> bool {
-        self.uniform() <= share
+    pub fn bernoulli(&mut self, probability: f64) -> bool {
+        self.uniform() <= probability
     }
 }
 
@@ -47,26 +47,26 @@ mod tests {
 
     #[test]
     fn first_numbers_of_the_published_algorithm() {
-        let mut chance = SplitMix64::new(1234567);
-        let numbers: Vec<u64> = (0..3).map(|_| chance.bits()).collect();
+        let mut rng = SplitMix64::new(1234567);
+        let numbers: Vec<u64> = (0..3).map(|_| rng.bits()).collect();
         assert_eq!(numbers, [6457827717110365317, 3203168211198807973, 9817491932198370423]);
     }
 
     #[test]
     fn shares_and_means_come_out() {
-        let mut chance = SplitMix64::new(7);
+        let mut rng = SplitMix64::new(7);
         let n = 200_000;
-        let mean = (0..n).map(|_| chance.exponential()).sum::<f64>() / f64::from(n);
+        let mean = (0..n).map(|_| rng.exponential()).sum::<f64>() / f64::from(n);
         assert!((mean - 1.0).abs() < 0.01, "{mean}");
         let (mut sum, mut squares) = (0.0, 0.0);
-        for normal in (0..n).map(|_| chance.normal()) {
-            sum += normal;
-            squares += normal * normal;
+        for deviate in (0..n).map(|_| rng.normal()) {
+            sum += deviate;
+            squares += deviate * deviate;
         }
         assert!((sum / f64::from(n)).abs() < 0.01 && (squares / f64::from(n) - 1.0).abs() < 0.01);
-        let hits = (0..n).filter(|_| chance.bernoulli(0.1)).count();
+        let hits = (0..n).filter(|_| rng.bernoulli(0.1)).count();
         assert!((hits as f64 / f64::from(n) - 0.1).abs() < 0.005, "{hits}");
-        assert!(!(0..n).any(|_| chance.bernoulli(0.0)));
-        assert!((0..n).all(|_| chance.bernoulli(1.0)));
+        assert!(!(0..n).any(|_| rng.bernoulli(0.0)));
+        assert!((0..n).all(|_| rng.bernoulli(1.0)));
     }
 }

@@ -36,7 +36,7 @@ mod reactor;
 use engine::{Engine, RequestSchedule};
 
 /// The number of times the thread yields while its owner waits for the record: some 50 µs.
-const COURTESY: u32 = 100;
+const MAX_LOCK_YIELDS: u32 = 100;
 
 /// The bounds of a run.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl SharedRun {
     /// Locks the record for a turn of the thread's loop. A busy thread would release the lock only to take it
     /// again at once, so it yields to the owner first, for a short time.
     fn lock_for_turn(&self) -> MutexGuard<'_, RunRecord> {
-        for _ in 0..COURTESY {
+        for _ in 0..MAX_LOCK_YIELDS {
             if !self.record_wanted.load(Relaxed) {
                 break;
             }
@@ -148,7 +148,7 @@ where
     T: RequestTarget + Send + 'static,
     P: Iterator<Item = Duration> + Send + 'static,
 {
-    begin(target, picker, RequestSchedule::Open(pace), limits)
+    start_engine(target, picker, RequestSchedule::Open(pace), limits)
 }
 
 /// Sends in a closed loop, for `duration`: each of `concurrency` clients sends its next request when its last
@@ -187,29 +187,31 @@ where
 {
     let limits = RunLimits { max_in_flight: concurrency.max(1), ..limits };
     // A century is practically unlimited and still fits in the clock.
-    let end = Instant::now() + duration.min(Duration::from_secs(100 * 366 * 86_400));
-    let when: RequestSchedule<std::iter::Empty<Duration>> =
-        RequestSchedule::Closed { clients: concurrency, end };
-    begin(target, picker, when, limits)
+    let ends_at = Instant::now() + duration.min(Duration::from_secs(100 * 366 * 86_400));
+    let schedule: RequestSchedule<std::iter::Empty<Duration>> =
+        RequestSchedule::Closed { clients: concurrency, end: ends_at };
+    start_engine(target, picker, schedule, limits)
 }
 
-fn begin<T, P>(
+fn start_engine<T, P>(
     target: T,
     picker: Option<Box<dyn MemberPicker>>,
-    when: RequestSchedule<P>,
+    schedule: RequestSchedule<P>,
     limits: RunLimits,
 ) -> io::Result<LoadRun>
 where
     T: RequestTarget + Send + 'static,
     P: Iterator<Item = Duration> + Send + 'static,
 {
-    let wanted = limits.max_connections.unwrap_or(limits.max_in_flight);
-    let granted = wanted.min(open_files(wanted)).max(1);
+    let requested_connections = limits.max_connections.unwrap_or(limits.max_in_flight);
+    let allowed_connections = requested_connections.min(raise_open_file_limit(requested_connections)).max(1);
     let limits = match limits.max_connections {
-        Some(_) => {
-            RunLimits { max_connections: Some(granted), max_in_flight: limits.max_in_flight.max(1), ..limits }
-        }
-        None => RunLimits { max_in_flight: granted, ..limits },
+        Some(_) => RunLimits {
+            max_connections: Some(allowed_connections),
+            max_in_flight: limits.max_in_flight.max(1),
+            ..limits
+        },
+        None => RunLimits { max_in_flight: allowed_connections, ..limits },
     };
     let shared = Arc::new(SharedRun {
         start: Instant::now(),
@@ -218,7 +220,7 @@ where
         in_flight: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
     });
-    let engine = Engine::new(target, picker, when, limits, shared.clone())?;
+    let engine = Engine::new(target, picker, schedule, limits, shared.clone())?;
     let thread = std::thread::Builder::new().name("load".to_owned()).spawn(move || engine.run())?;
     Ok(LoadRun { shared, thread: Some(thread) })
 }
@@ -231,9 +233,9 @@ impl LoadRun {
 
     /// Takes the results since the last call. A whole run is the sum of its parts.
     pub fn take_record(&self) -> RunRecord {
-        let fresh = RunRecord::new();
+        let empty_record = RunRecord::new();
         self.shared.record_wanted.store(true, Relaxed);
-        let record = std::mem::replace(&mut *self.shared.record(), fresh);
+        let record = std::mem::replace(&mut *self.shared.record(), empty_record);
         self.shared.record_wanted.store(false, Relaxed);
         record
     }
@@ -272,14 +274,14 @@ impl Drop for LoadRun {
 }
 
 /// Returns the number of sockets that may be open, after a request for `wanted` and 64 other descriptors.
-fn open_files(wanted: usize) -> usize {
-    const OTHERS: u64 = 64;
+fn raise_open_file_limit(needed: usize) -> usize {
+    const RESERVED_FILES: u64 = 64;
     let limit = getrlimit(Resource::Nofile);
-    let goal = (wanted as u64).saturating_add(OTHERS).min(limit.maximum.unwrap_or(u64::MAX));
-    if limit.current.is_some_and(|current| current < goal) {
+    let target = (needed as u64).saturating_add(RESERVED_FILES).min(limit.maximum.unwrap_or(u64::MAX));
+    if limit.current.is_some_and(|current| current < target) {
         // If this is refused the limit stays as it was, and is read again below.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(goal), maximum: limit.maximum });
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(target), maximum: limit.maximum });
     }
-    let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(now.saturating_sub(OTHERS)).unwrap_or(usize::MAX)
+    let available = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(available.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX)
 }

@@ -48,8 +48,8 @@ pub trait RequestTarget {
 
     /// Returns the bytes of a request again, for another of the addresses: the request was redirected there,
     /// or its connection leads there after an earlier redirect. `None` if it has been redirected too often.
-    fn request_for_address(&mut self, state: &mut Self::State, place: usize) -> Option<Arc<[u8]>> {
-        let _ = (state, place);
+    fn request_for_address(&mut self, state: &mut Self::State, address_index: usize) -> Option<Arc<[u8]>> {
+        let _ = (state, address_index);
         None
     }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 /// # Errors
 /// Returns one sentence that states the expected form.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let expected = || {
+    let error = || {
         format!("`{text}` is not a duration: expected a number and a unit, such as `200us`, `2ms` or `1.5s`")
     };
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let (number, unit) = split(text).ok_or_else(expected)?;
+    let (number, unit) = split_unit(text).ok_or_else(error)?;
     let scale = match unit {
         "ns" => 1e-9,
         "us" | "µs" => 1e-6,
@@ -21,7 +21,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(expected()),
+        _ => return Err(error()),
     };
     let seconds = number * scale;
     if seconds > 366.0 * 86400.0 {
@@ -35,9 +35,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// Returns one sentence that states the expected form.
 pub fn parse_bytes(text: &str) -> Result<usize, String> {
-    let expected =
+    let error =
         || format!("`{text}` is not a size: expected a number of bytes, such as `512`, `1KiB` or `2MiB`");
-    let (number, unit) = split(text).ok_or_else(expected)?;
+    let (number, unit) = split_unit(text).ok_or_else(error)?;
     let scale = match unit {
         "" | "B" => 1.0,
         "KiB" | "K" | "k" => 1024.0,
@@ -46,7 +46,7 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
         "kB" | "KB" => 1e3,
         "MB" => 1e6,
         "GB" => 1e9,
-        _ => return Err(expected()),
+        _ => return Err(error()),
     };
     let size = number * scale;
     if size > (1u64 << 40) as f64 {
@@ -76,7 +76,7 @@ pub fn format_duration(duration: Duration) -> String {
 }
 
 /// Splits the number, finite and not negative, from the rest.
-fn split(text: &str) -> Option<(f64, &str)> {
+fn split_unit(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let number: f64 = number.parse().ok()?;
@@ -94,8 +94,8 @@ mod tests {
         assert_eq!(parse_duration("250us"), Ok(Duration::from_micros(250)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
-        for wrong in ["", "5", "ms", "-1s", "1 s", "1e3s", "1.2.3s", "nans", "infs", "9999999h"] {
-            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        for invalid in ["", "5", "ms", "-1s", "1 s", "1e3s", "1.2.3s", "nans", "infs", "9999999h"] {
+            assert!(parse_duration(invalid).is_err(), "{invalid}");
         }
     }
 
@@ -105,21 +105,21 @@ mod tests {
         assert_eq!(parse_bytes("1KiB"), Ok(1024));
         assert_eq!(parse_bytes("1.5MiB"), Ok(1_572_864));
         assert_eq!(parse_bytes("64kB"), Ok(64_000));
-        for wrong in ["", "x", "1XB", "-1", "9999999GiB"] {
-            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        for invalid in ["", "x", "1XB", "-1", "9999999GiB"] {
+            assert!(parse_bytes(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
     fn short_keeps_three_digits() {
-        let short = |nanos| format_duration(Duration::from_nanos(nanos));
-        assert_eq!(short(0), "0 µs");
-        assert_eq!(short(412_300), "412 µs");
-        assert_eq!(short(999_900), "1.00 ms");
-        assert_eq!(short(8_130_000), "8.13 ms");
-        assert_eq!(short(81_300_000), "81.3 ms");
-        assert_eq!(short(813_000_000), "813 ms");
-        assert_eq!(short(999_900_000), "1.00 s");
-        assert_eq!(short(12_340_000_000), "12.3 s");
+        let format_nanos = |nanos| format_duration(Duration::from_nanos(nanos));
+        assert_eq!(format_nanos(0), "0 µs");
+        assert_eq!(format_nanos(412_300), "412 µs");
+        assert_eq!(format_nanos(999_900), "1.00 ms");
+        assert_eq!(format_nanos(8_130_000), "8.13 ms");
+        assert_eq!(format_nanos(81_300_000), "81.3 ms");
+        assert_eq!(format_nanos(813_000_000), "813 ms");
+        assert_eq!(format_nanos(999_900_000), "1.00 s");
+        assert_eq!(format_nanos(12_340_000_000), "12.3 s");
     }
 }

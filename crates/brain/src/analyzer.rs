@@ -79,7 +79,7 @@ pub struct Analyzer {
     /// The time of the next call, no later than the next end of an ejection or step of a ramp.
     next_timeout: Option<Time>,
     /// The time of the last comparison of success rates.
-    compared: Time,
+    last_comparison: Time,
     /// The state learnt from the group's traffic.
     overload: OverloadDetector,
     /// The part of a large group that this balancer uses.
@@ -89,9 +89,9 @@ pub struct Analyzer {
     /// The alerts, in groups that bind clients on demand.
     alerts: Option<GroupAlerts>,
     /// The time of the last plan.
-    planned: Time,
+    last_planned: Time,
     /// The time of the next plan that reports require.
-    replan: Option<Time>,
+    replan_at: Option<Time>,
     events: VecDeque<Event>,
     /// The number of plans made.
     plans: u64,
@@ -151,21 +151,21 @@ impl Analyzer {
             all_down: false,
             stale: true,
             next_timeout: None,
-            compared: now,
+            last_comparison: now,
             overload: OverloadDetector::default(),
             aperture: Aperture::default(),
             peers: Arc::default(),
             alerts: None,
-            planned: now,
-            replan: None,
+            last_planned: now,
+            replan_at: None,
             events: VecDeque::new(),
             plans: 0,
             spec,
         };
-        for place in 0..analyzer.spec.members.len() {
-            let entry = analyzer.entry(place, true);
+        for index in 0..analyzer.spec.members.len() {
+            let entry = analyzer.entry(index, true);
             analyzer.entries.push(entry);
-            analyzer.update_leaving(place);
+            analyzer.update_leaving(index);
         }
         analyzer.rebuild_index();
         analyzer.derive_all_states();
@@ -176,30 +176,31 @@ impl Analyzer {
     /// counts.
     pub fn update(&mut self, spec: GroupSpec, now: Time) {
         self.advance(now);
-        let before = mem::replace(&mut self.spec, spec);
+        let previous_spec = mem::replace(&mut self.spec, spec);
         let addresses: BTreeMap<Arc<str>, _> =
-            before.members.iter().map(|member| (member.name.clone(), member.address)).collect();
-        let names = before.members.iter().map(|member| member.name.clone());
-        let mut kept: BTreeMap<Arc<str>, AnalyzedMember> = names.zip(mem::take(&mut self.entries)).collect();
-        for place in 0..self.spec.members.len() {
-            let name = self.spec.members[place].name.clone();
-            let entry = match kept.remove(&name) {
-                Some(entry) if addresses.get(&name) == Some(&self.spec.members[place].address) => entry,
-                other => self.entry_for_newcomer(place, other),
+            previous_spec.members.iter().map(|member| (member.name.clone(), member.address)).collect();
+        let names = previous_spec.members.iter().map(|member| member.name.clone());
+        let mut previous_entries: BTreeMap<Arc<str>, AnalyzedMember> =
+            names.zip(mem::take(&mut self.entries)).collect();
+        for index in 0..self.spec.members.len() {
+            let name = self.spec.members[index].name.clone();
+            let entry = match previous_entries.remove(&name) {
+                Some(entry) if addresses.get(&name) == Some(&self.spec.members[index].address) => entry,
+                unmatched => self.entry_for_newcomer(index, unmatched),
             };
             self.entries.push(entry);
-            self.update_leaving(place);
+            self.update_leaving(index);
         }
-        for (name, entry) in kept {
-            let why = format!("{name} left the group");
+        for (name, entry) in previous_entries {
+            let reason = format!("{name} left the group");
             self.emit_event(
                 EventKind::Left,
                 Some(name),
-                why,
+                reason,
                 &[("in_flight", f64::from(entry.vitals.in_flight()))],
             );
-            if let Some(rebind) = &mut self.alerts {
-                rebind.forget(entry.id);
+            if let Some(alerts) = &mut self.alerts {
+                alerts.forget(entry.id);
             }
         }
         self.rebuild_index();
@@ -236,28 +237,28 @@ impl Analyzer {
     /// Records the end of a health check. `Err` carries the reason, for display.
     pub fn handle_probe(&mut self, member: MemberId, outcome: Result<(), &str>, now: Time) {
         self.advance(now);
-        let (Some(&place), Some(spec)) = (self.index_by_id.get(&member), &self.spec.health) else { return };
-        if !self.spec.members[place].has_address() {
+        let (Some(&index), Some(spec)) = (self.index_by_id.get(&member), &self.spec.health) else { return };
+        if !self.spec.members[index].has_address() {
             return;
         }
-        let health = &mut self.entries[place].health;
-        let Some(row) = health.record(outcome, spec) else { return };
-        let (kind, why) = match health.verdict {
+        let health = &mut self.entries[index].health;
+        let Some(consecutive_checks) = health.record(outcome, spec) else { return };
+        let (kind, reason) = match health.verdict {
             HealthVerdict::Up => (EventKind::Up, health.why.clone()),
             HealthVerdict::Unchecked | HealthVerdict::Down => (EventKind::Down, health.why.clone()),
         };
-        self.emit_member_event(place, kind, why, &[("checks_in_a_row", f64::from(row))]);
-        self.derive_state(place);
+        self.emit_member_event(index, kind, reason, &[("checks_in_a_row", f64::from(consecutive_checks))]);
+        self.derive_state(index);
         self.derive_group_state();
     }
 
     /// Records the reason of the last failure of this member, which the event of an ejection by failures
     /// contains.
-    pub fn handle_failure_cause(&mut self, member: MemberId, why: &str) {
-        if let Some(&place) = self.index_by_id.get(&member)
-            && self.entries[place].last_failure != why
+    pub fn handle_failure_cause(&mut self, member: MemberId, reason: &str) {
+        if let Some(&index) = self.index_by_id.get(&member)
+            && self.entries[index].last_failure != reason
         {
-            self.entries[place].last_failure = why.to_string();
+            self.entries[index].last_failure = reason.to_string();
         }
     }
 
@@ -265,13 +266,13 @@ impl Analyzer {
     /// ejection budget allows. Otherwise the next [`Analyzer::handle_totals`] considers it again.
     pub fn handle_streak(&mut self, member: MemberId, now: Time) {
         self.advance(now);
-        let Some(&place) = self.index_by_id.get(&member) else { return };
+        let Some(&index) = self.index_by_id.get(&member) else { return };
         let Some(outlier) = self.spec.outlier.as_ref().filter(|outlier| outlier.consecutive > 0) else {
             return;
         };
         // The caller saw the threshold reached; a success since then does not undo that.
-        let streak = self.entries[place].vitals.streak().max(outlier.consecutive);
-        self.eject(place, format!("{streak} failures in a row"), &[("failures_in_a_row", f64::from(streak))]);
+        let streak = self.entries[index].vitals.streak().max(outlier.consecutive);
+        self.eject(index, format!("{streak} failures in a row"), &[("failures_in_a_row", f64::from(streak))]);
         self.derive_group_state();
     }
 
@@ -279,23 +280,23 @@ impl Analyzer {
     /// ejection budget allows.
     pub fn handle_suspicion(&mut self, member: MemberId, now: Time) {
         self.advance(now);
-        let Some(&place) = self.index_by_id.get(&member) else { return };
+        let Some(&index) = self.index_by_id.get(&member) else { return };
         if self.spec.outlier.as_ref().is_none_or(|outlier| outlier.false_alarm <= 0.0) {
             return;
         }
-        let suspicion = &self.entries[place].vitals.failure_detector;
+        let suspicion = &self.entries[index].vitals.failure_detector;
         let inputs = [
             ("log_likelihood_ratio", suspicion.sum()),
             ("failing_at_least", suspicion.failure_share()),
-            ("failures_in_a_row", f64::from(self.entries[place].vitals.streak())),
+            ("failures_in_a_row", f64::from(self.entries[index].vitals.streak())),
         ];
-        let row = self.entries[place].vitals.streak();
-        let why = match row {
+        let streak = self.entries[index].vitals.streak();
+        let reason = match streak {
             0..2 => "it fails far more often than the others".to_string(),
-            row => format!("it fails far more often than the others, {row} times in a row now"),
+            streak => format!("it fails far more often than the others, {streak} times in a row now"),
         };
-        let why = self.with_failure_cause(place, why);
-        self.eject_by(place, why, &inputs, EjectionState::begin_on_suspicion);
+        let reason = self.with_failure_cause(index, reason);
+        self.eject_by(index, reason, &inputs, EjectionState::begin_on_suspicion);
         self.derive_group_state();
     }
 
@@ -304,18 +305,18 @@ impl Analyzer {
     pub fn handle_totals(&mut self, totals: &[(MemberId, MemberTraffic)], now: Time) {
         self.advance(now);
         let Some(outlier) = self.spec.outlier.clone() else { return };
-        let due = self.now.since(self.compared) >= outlier.interval;
+        let due = self.now.since(self.last_comparison) >= outlier.interval;
         let mut samples = Vec::new();
         for (member, total) in totals {
-            let Some(&place) = self.index_by_id.get(member) else { continue };
-            let entry = &mut self.entries[place];
+            let Some(&index) = self.index_by_id.get(member) else { continue };
+            let entry = &mut self.entries[index];
             match entry.totals {
-                Some(before) if due => {
+                Some(previous_totals) if due => {
                     let traffic = MemberTraffic {
-                        requests: total.requests.saturating_sub(before.requests),
-                        failures: total.failures.saturating_sub(before.failures),
+                        requests: total.requests.saturating_sub(previous_totals.requests),
+                        failures: total.failures.saturating_sub(previous_totals.failures),
                     };
-                    samples.extend(entry.state.is_eligible().then_some((place, traffic)));
+                    samples.extend(entry.state.is_eligible().then_some((index, traffic)));
                     entry.totals = Some(*total);
                 }
                 Some(_) => {}
@@ -325,18 +326,19 @@ impl Analyzer {
         if !due {
             return;
         }
-        self.compared = self.now;
-        for place in 0..self.entries.len() {
-            let streak = self.entries[place].vitals.streak();
+        self.last_comparison = self.now;
+        for index in 0..self.entries.len() {
+            let streak = self.entries[index].vitals.streak();
             // An old streak is no evidence: a member without requests since cannot end it.
-            let grown = mem::replace(&mut self.entries[place].streak, streak) != streak;
-            if outlier.consecutive > 0 && streak >= outlier.consecutive && grown {
+            let streak_changed = mem::replace(&mut self.entries[index].streak, streak) != streak;
+            if outlier.consecutive > 0 && streak >= outlier.consecutive && streak_changed {
                 let inputs = [("failures_in_a_row", f64::from(streak))];
-                self.eject(place, format!("{streak} failures in a row"), &inputs);
+                self.eject(index, format!("{streak} failures in a row"), &inputs);
             }
         }
-        let room = outlier::max_ejections(&outlier, self.entries.len()).saturating_sub(self.ejected_count);
-        for finding in outlier::outliers(&outlier, &samples, room) {
+        let max_ejections =
+            outlier::max_ejections(&outlier, self.entries.len()).saturating_sub(self.ejected_count);
+        for finding in outlier::outliers(&outlier, &samples, max_ejections) {
             let inputs = [
                 ("requests", finding.traffic.requests as f64),
                 ("failures", finding.traffic.failures as f64),
@@ -364,26 +366,26 @@ impl Analyzer {
     /// Handles the time that [`Analyzer::poll_timeout`] returned. It is harmless at any other.
     pub fn handle_timeout(&mut self, now: Time) {
         self.advance(now);
-        if self.next_timeout.is_none_or(|wake| wake > self.now) {
+        if self.next_timeout.is_none_or(|timeout| timeout > self.now) {
             return;
         }
         self.next_timeout = None;
-        for place in 0..self.entries.len() {
-            let entry = &self.entries[place];
+        for index in 0..self.entries.len() {
+            let entry = &self.entries[index];
             if let Some(until) = entry.ejection.until {
                 if until <= self.now {
-                    self.readmit(place, "its ejection is over");
+                    self.readmit(index, "its ejection is over");
                 } else {
                     self.schedule_timeout(until);
                 }
             }
-            if let Some(until) = self.entries[place].vitals.failure_detector.expire(self.now) {
+            if let Some(until) = self.entries[index].vitals.failure_detector.expire(self.now) {
                 self.schedule_timeout(until);
             }
-            if let Some(since) = self.entries[place].ramp {
-                self.advance_slow_start(place, since);
+            if let Some(since) = self.entries[index].ramp {
+                self.advance_slow_start(index, since);
             }
-            self.age_reports(place);
+            self.age_reports(index);
         }
         self.renew();
         self.derive_group_state();
@@ -396,16 +398,16 @@ impl Analyzer {
         if !mem::take(&mut self.stale) {
             return None;
         }
-        (self.planned, self.replan) = (self.now, None);
+        (self.last_planned, self.replan_at) = (self.now, None);
         let mean = self.mean_load();
-        let calm = self.alerts().next().is_none();
-        let open = self.usable == 0 && self.spec.when_all_down == WhenAllDown::FailOpen;
+        let has_no_alerts = self.alerts().next().is_none();
+        let fails_open = self.usable == 0 && self.spec.when_all_down == WhenAllDown::FailOpen;
         let entries = self.entries.iter().zip(&self.spec.members);
         let members = entries
             .filter(|(entry, _)| {
-                entry.state.is_eligible() || (open && !entry.is_draining() && !entry.disabled)
+                entry.state.is_eligible() || (fails_open && !entry.is_draining() && !entry.disabled)
             })
-            .inspect(|(entry, _)| entry.vitals.migration.begin_plan(calm))
+            .inspect(|(entry, _)| entry.vitals.migration.begin_plan(has_no_alerts))
             .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
         let members = self.retain_in_aperture(members);
@@ -427,12 +429,12 @@ impl Analyzer {
     /// them.
     pub fn reserve_members(&self, drained: bool) -> Vec<Member> {
         let entries = self.entries.iter().zip(&self.spec.members);
-        let serves = |entry: &AnalyzedMember| {
-            let well = entry.health.verdict == HealthVerdict::Up && entry.ejection.until.is_none();
-            (well && drained && entry.state == MemberState::Draining) || self.is_entry_outside(entry)
+        let may_serve = |entry: &AnalyzedMember| {
+            let is_healthy = entry.health.verdict == HealthVerdict::Up && entry.ejection.until.is_none();
+            (is_healthy && drained && entry.state == MemberState::Draining) || self.is_entry_outside(entry)
         };
         entries
-            .filter(|(entry, _)| serves(entry))
+            .filter(|(entry, _)| may_serve(entry))
             .map(|(entry, spec)| self.member(entry, spec, 0.0))
             .collect()
     }
@@ -447,12 +449,12 @@ impl Analyzer {
     }
 
     /// Returns the entry of a new member.
-    fn entry(&mut self, place: usize, original: bool) -> AnalyzedMember {
+    fn entry(&mut self, index: usize, original: bool) -> AnalyzedMember {
         let id = MemberId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
         AnalyzedMember {
             id,
-            seed: hash(self.spec.members[place].name.as_bytes()),
+            seed: hash(self.spec.members[index].name.as_bytes()),
             vitals: Arc::default(),
             traffic: TrafficSampler::default(),
             limit: ConcurrencyLimit::default(),
@@ -467,7 +469,7 @@ impl Analyzer {
             drained_by: DrainInitiator::default(),
             disabled: false,
             health: match &self.spec.health {
-                _ if !self.spec.members[place].has_address() => HealthStatus::unresolved(),
+                _ if !self.spec.members[index].has_address() => HealthStatus::unresolved(),
                 Some(_) => HealthStatus::unchecked(),
                 None => HealthStatus::assumed(),
             },
@@ -484,7 +486,7 @@ impl Analyzer {
     }
 
     fn member(&self, entry: &AnalyzedMember, spec: &MemberSpec, mean: f64) -> Member {
-        let rebind = self.alerts.as_ref();
+        let alerts = self.alerts.as_ref();
         Member {
             id: entry.id,
             name: spec.name.clone(),
@@ -496,29 +498,29 @@ impl Analyzer {
             state: entry.state,
             load: entry.load,
             effective: entry.reports.as_ref().and_then(|reports| reports.effective(mean, self.now)),
-            usage: entry.usage_reports.as_ref().and_then(|work| work.usage(&self.spec, self.now)),
-            shed: rebind.map(|rebind| rebind.shed(entry.id)).unwrap_or_default(),
-            deficit: rebind.map_or(0.0, |rebind| rebind.deficit(entry.id)),
+            usage: entry.usage_reports.as_ref().and_then(|reports| reports.usage(&self.spec, self.now)),
+            shed: alerts.map(|alerts| alerts.shed(entry.id)).unwrap_or_default(),
+            deficit: alerts.map_or(0.0, |alerts| alerts.deficit(entry.id)),
             vitals: entry.vitals.clone(),
         }
     }
 
     fn weight(&self, entry: &AnalyzedMember, spec: &MemberSpec) -> f64 {
-        let part =
+        let share =
             entry.ramp.map_or(1.0, |since| slow_start::share_fraction(since, self.now, self.spec.slow_start));
-        (entry.external_weight.unwrap_or(spec.capacity) * part).max(f64::MIN_POSITIVE)
+        (entry.external_weight.unwrap_or(spec.capacity) * share).max(f64::MIN_POSITIVE)
     }
 
     /// Marks all members with an address as up after a configuration without checks.
     fn assume_health(&mut self) {
-        for place in 0..self.entries.len() {
-            if !self.spec.members[place].has_address() {
+        for index in 0..self.entries.len() {
+            if !self.spec.members[index].has_address() {
                 continue;
             }
-            let checked = mem::replace(&mut self.entries[place].health, HealthStatus::assumed());
-            if checked.verdict != HealthVerdict::Up {
+            let previous_health = mem::replace(&mut self.entries[index].health, HealthStatus::assumed());
+            if previous_health.verdict != HealthVerdict::Up {
                 self.emit_member_event(
-                    place,
+                    index,
                     EventKind::Up,
                     "its health checks were switched off".to_string(),
                     &[],

@@ -122,8 +122,8 @@ impl MemberObservation<'_> {
         self.capacity * self.share
     }
 
-    fn has_state(&self, standing: ScaledMemberState) -> bool {
-        self.state == standing
+    fn has_state(&self, state: ScaledMemberState) -> bool {
+        self.state == state
     }
 }
 
@@ -223,11 +223,11 @@ impl Scaler {
     }
 
     /// Applies other settings and keeps the learnt state.
-    pub fn apply_settings(&mut self, rules: ScalerSettings) {
-        if rules.target != self.settings.target {
+    pub fn apply_settings(&mut self, settings: ScalerSettings) {
+        if settings.target != self.settings.target {
             self.recent_wants.clear();
         }
-        self.settings = rules;
+        self.settings = settings;
     }
 
     /// Returns the settings.
@@ -246,9 +246,9 @@ impl Scaler {
     }
 
     /// Records the time of a member from its start until it could be used.
-    pub fn record_start_time(&mut self, took: Duration) {
-        let took = took.as_secs_f64().min(MAX_START_SECONDS);
-        self.start_seconds += (took - self.start_seconds) * START_TIME_WEIGHT;
+    pub fn record_start_time(&mut self, start_time: Duration) {
+        let start_seconds = start_time.as_secs_f64().min(MAX_START_SECONDS);
+        self.start_seconds += (start_seconds - self.start_seconds) * START_TIME_WEIGHT;
         self.forecast.set_horizon(self.start_seconds);
     }
 
@@ -258,80 +258,86 @@ impl Scaler {
     }
 
     /// Takes a look, and decides. `dry`: the action is not performed, so no cool-down begins.
-    pub fn observe(&mut self, seen: &GroupObservation<'_>, dry: bool, now: Time) -> ScaleDecision {
+    pub fn observe(&mut self, observation: &GroupObservation<'_>, dry_run: bool, now: Time) -> ScaleDecision {
         self.first_observed.get_or_insert(now);
-        let there = |member: &&MemberObservation<'_>| {
+        let is_counted = |member: &&MemberObservation<'_>| {
             matches!(member.state, ScaledMemberState::Usable | ScaledMemberState::Starting)
         };
-        let staying = || seen.members.iter().filter(there);
-        let have = staying().count() as u32;
-        let worth: f64 = staying().map(MemberObservation::group_capacity).sum();
-        let mut candidates = scale_in::RemovalCandidates::from_observation(seen);
-        let pressed = self.shortage(seen, have);
-        let more = u32::from(pressed == Some(CapacityShortage::StartOne));
-        let Some(sight) = self.demand.observe(seen, self.settings.target) else {
+        let staying_members = || observation.members.iter().filter(is_counted);
+        let present = staying_members().count() as u32;
+        let capacity: f64 = staying_members().map(MemberObservation::group_capacity).sum();
+        let mut candidates = scale_in::RemovalCandidates::from_observation(observation);
+        let shortage = self.shortage(observation, present);
+        let extra = u32::from(shortage == Some(CapacityShortage::StartOne));
+        let Some(demand) = self.demand.observe(observation, self.settings.target) else {
             // Bounds hold even if nothing is known.
             self.forecast.reset();
-            let desired = have.saturating_add(more).clamp(self.settings.min, self.settings.max);
-            let inputs = explain::unknown_load_inputs(seen, have);
-            let why = explain::unknown_load_explanation(seen, self.settings.target, pressed);
-            let reason = match pressed {
+            let desired = present.saturating_add(extra).clamp(self.settings.min, self.settings.max);
+            let inputs = explain::unknown_load_inputs(observation, present);
+            let explanation = explain::unknown_load_explanation(observation, self.settings.target, shortage);
+            let reason = match shortage {
                 Some(_) => ScaleReason::NoRoom,
-                None if desired > have => ScaleReason::Least,
-                None if desired < have => ScaleReason::Most,
+                None if desired > present => ScaleReason::Least,
+                None if desired < present => ScaleReason::Most,
                 None => ScaleReason::Unknown,
             };
-            return self.decide(desired, have, candidates, (reason, why, inputs), dry, now);
+            return self.decide(desired, present, candidates, (reason, explanation, inputs), dry_run, now);
         };
-        let ahead = self.forecast.observe(sight.demand, now);
-        let want = ahead.upper * MARGIN / sight.allowed_utilization;
-        let unit = self.settings.unit_capacity.max(MIN_CAPACITY);
+        let forecast = self.forecast.observe(demand.demand, now);
+        let wanted_capacity = forecast.upper * CAPACITY_MARGIN / demand.allowed_utilization;
+        let unit_capacity = self.settings.unit_capacity.max(MIN_CAPACITY);
         // A number that proved too small is not returned to at the next look.
-        let least = pressed.map_or(want, |_| want.max(worth + unit * f64::from(more)));
-        self.record_want(least, now);
-        let floor = self.recent_wants.front().map_or(want, |(_, most)| *most);
-        let grow = members_for(want - worth, unit).max(more);
-        let spare = candidates.spare(worth, floor - unit * ROUNDING_TOLERANCE, have).len() as u32;
-        let asked = have.saturating_add(grow).saturating_sub(spare);
-        let desired = asked.clamp(self.settings.min, self.settings.max);
-        let reckoning = explain::DecisionInputs {
-            observation: seen,
-            demand: &sight,
-            forecast: &ahead,
-            wanted_capacity: want,
+        let min_wanted = shortage
+            .map_or(wanted_capacity, |_| wanted_capacity.max(capacity + unit_capacity * f64::from(extra)));
+        self.record_want(min_wanted, now);
+        let floor = self.recent_wants.front().map_or(wanted_capacity, |(_, max_wanted)| *max_wanted);
+        let additions = members_for(wanted_capacity - capacity, unit_capacity).max(extra);
+        let removals =
+            candidates.spare(capacity, floor - unit_capacity * ROUNDING_TOLERANCE, present).len() as u32;
+        let needed = present.saturating_add(additions).saturating_sub(removals);
+        let desired = needed.clamp(self.settings.min, self.settings.max);
+        let decision_inputs = explain::DecisionInputs {
+            observation,
+            demand: &demand,
+            forecast: &forecast,
+            wanted_capacity,
             floor,
-            capacity: worth,
-            present: have,
+            capacity,
+            present,
             desired,
         };
-        let (mut why, inputs) =
-            (reckoning.explanation(&self.settings, self.start_seconds), reckoning.inputs(self.start_seconds));
-        if let Some(pressed) = pressed {
-            explain::append_shortage(&mut why, seen, pressed);
+        let (mut explanation, inputs) = (
+            decision_inputs.explanation(&self.settings, self.start_seconds),
+            decision_inputs.inputs(self.start_seconds),
+        );
+        if let Some(shortage) = shortage {
+            explain::append_shortage(&mut explanation, observation, shortage);
         }
-        let known = reason::ReasonInputs {
-            shortage: pressed.is_some(),
-            present: have,
-            needed: asked,
+        let reason_inputs = reason::ReasonInputs {
+            shortage: shortage.is_some(),
+            present,
+            needed,
             desired,
-            demand_exceeds_capacity: sight.demand * MARGIN / sight.allowed_utilization - worth
-                > unit * ROUNDING_TOLERANCE,
+            demand_exceeds_capacity: demand.demand * CAPACITY_MARGIN / demand.allowed_utilization - capacity
+                > unit_capacity * ROUNDING_TOLERANCE,
         };
-        self.decide(desired, have, candidates, (known.reason(), why, inputs), dry, now)
+        self.decide(desired, present, candidates, (reason_inputs.reason(), explanation, inputs), dry_run, now)
     }
 
     /// Returns the response to a lack of room, whatever the known load: requests are rejected for it, or
     /// still wait. If no member can be used, room is not the problem.
-    fn shortage(&mut self, seen: &GroupObservation<'_>, have: u32) -> Option<CapacityShortage> {
-        let waits = seen.waiting > 0.0;
-        let waited = core::mem::replace(&mut self.was_waiting, waits);
-        let any = |standing| seen.members.iter().any(|member| member.has_state(standing));
-        if !any(ScaledMemberState::Usable) || !(seen.rejected > 0.0 || waits && waited) {
+    fn shortage(&mut self, observation: &GroupObservation<'_>, present: u32) -> Option<CapacityShortage> {
+        let is_waiting = observation.waiting > 0.0;
+        let was_waiting = core::mem::replace(&mut self.was_waiting, is_waiting);
+        let has_member_in = |state| observation.members.iter().any(|member| member.has_state(state));
+        if !has_member_in(ScaledMemberState::Usable)
+            || !(observation.rejected > 0.0 || is_waiting && was_waiting)
+        {
             return None;
         }
-        Some(match any(ScaledMemberState::Starting) {
+        Some(match has_member_in(ScaledMemberState::Starting) {
             true => CapacityShortage::AlreadyStarting,
-            false if have >= self.settings.max => CapacityShortage::AtMaximum,
+            false if present >= self.settings.max => CapacityShortage::AtMaximum,
             false => CapacityShortage::StartOne,
         })
     }
@@ -340,43 +346,46 @@ impl Scaler {
     fn decide(
         &mut self,
         desired: u32,
-        have: u32,
+        present: u32,
         mut candidates: scale_in::RemovalCandidates<'_>,
         (mut reason, mut why, inputs): (ScaleReason, String, Vec<(String, f64)>),
-        dry: bool,
+        dry_run: bool,
         now: Time,
     ) -> ScaleDecision {
-        let news = self.desired != Some(desired);
+        let desired_changed = self.desired != Some(desired);
         self.desired = Some(desired);
         let (mut add, mut remove) = (0, Vec::new());
-        let cooling = |since: Option<Time>, rest: Duration| {
-            since.map(|since| rest.saturating_sub(now.since(since))).filter(|left| !left.is_zero())
+        let remaining_cooldown = |since: Option<Time>, cooldown: Duration| {
+            since
+                .map(|since| cooldown.saturating_sub(now.since(since)))
+                .filter(|remaining| !remaining.is_zero())
         };
         // Members missing below the minimum ignore cool-downs.
-        let missing = self.settings.min.saturating_sub(have);
-        if desired > have {
-            let wait = cooling(self.last_start, self.settings.cool_up);
-            add = match wait {
-                _ if self.paused => missing,
-                Some(_) => missing,
-                None => (desired - have).min(self.settings.step_up.max(1)).max(missing),
+        let missing_members = self.settings.min.saturating_sub(present);
+        if desired > present {
+            let remaining_cooldown_up = remaining_cooldown(self.last_start, self.settings.cool_up);
+            add = match remaining_cooldown_up {
+                _ if self.paused => missing_members,
+                Some(_) => missing_members,
+                None => (desired - present).min(self.settings.step_up.max(1)).max(missing_members),
             };
-            if let (Some(left), true) = (wait, add < desired - have) {
-                explain::append_cooldown(&mut why, left);
+            if let (Some(remaining), true) = (remaining_cooldown_up, add < desired - present) {
+                explain::append_cooldown(&mut why, remaining);
                 reason = ScaleReason::CoolDown;
             }
-        } else if desired < have && !self.paused {
+        } else if desired < present && !self.paused {
             // The wants before its first look are unknown.
-            let unseen = cooling(self.first_observed, self.settings.stabilize);
-            let wait = unseen.max(cooling(self.last_start.max(self.last_removal), self.settings.cool_down));
-            match wait {
-                Some(left) => {
-                    explain::append_cooldown(&mut why, left);
+            let unobserved_remaining = remaining_cooldown(self.first_observed, self.settings.stabilize);
+            let remaining_wait = unobserved_remaining
+                .max(remaining_cooldown(self.last_start.max(self.last_removal), self.settings.cool_down));
+            match remaining_wait {
+                Some(remaining) => {
+                    explain::append_cooldown(&mut why, remaining);
                     reason = ScaleReason::CoolDown;
                 }
                 None => {
-                    remove =
-                        candidates.first_names((have - desired).min(self.settings.step_down.max(1)) as usize)
+                    remove = candidates
+                        .first_names((present - desired).min(self.settings.step_down.max(1)) as usize)
                 }
             }
         }
@@ -384,7 +393,7 @@ impl Scaler {
             explain::append_pause(&mut why);
             reason = ScaleReason::Paused;
         }
-        if !dry {
+        if !dry_run {
             if add > 0 {
                 self.last_start = Some(now);
             }
@@ -392,30 +401,21 @@ impl Scaler {
                 self.last_removal = Some(now);
             }
         }
-        ScaleDecision {
-            desired,
-            present: have,
-            add,
-            remove,
-            desired_changed: news,
-            reason,
-            explanation: why,
-            inputs,
-        }
+        ScaleDecision { desired, present, add, remove, desired_changed, reason, explanation: why, inputs }
     }
 
     /// Records a want; the greatest of the last `stabilize` is at the front.
     fn record_want(&mut self, want: f64, now: Time) {
-        while self.recent_wants.back().is_some_and(|(_, before)| *before <= want) {
+        while self.recent_wants.back().is_some_and(|(_, previous_want)| *previous_want <= want) {
             self.recent_wants.pop_back();
         }
         self.recent_wants.push_back((now, want));
         let stabilize = self.settings.stabilize;
-        while self.recent_wants.front().is_some_and(|(at, _)| now.since(*at) > stabilize) {
+        while self.recent_wants.front().is_some_and(|(recorded_at, _)| now.since(*recorded_at) > stabilize) {
             self.recent_wants.pop_front();
         }
         // Looks in quick succession must not fill the memory.
-        while self.recent_wants.len() > MAX_WANTS {
+        while self.recent_wants.len() > MAX_RECENT_WANTS {
             let second = self.recent_wants.remove(1);
             if second.is_none() {
                 break;
@@ -425,15 +425,15 @@ impl Scaler {
 }
 
 /// Returns the number of members of one size for the missing capacity.
-fn members_for(missing: f64, unit: f64) -> u32 {
-    if missing <= unit * ROUNDING_TOLERANCE {
+fn members_for(missing: f64, unit_capacity: f64) -> u32 {
+    if missing <= unit_capacity * ROUNDING_TOLERANCE {
         return 0;
     }
-    libm::ceil(missing / unit - ROUNDING_TOLERANCE).min(f64::from(u32::MAX / 2)) as u32
+    libm::ceil(missing / unit_capacity - ROUNDING_TOLERANCE).min(f64::from(u32::MAX / 2)) as u32
 }
 
 /// The margin for the usual error of load lines and agents.
-const MARGIN: f64 = 1.03;
+const CAPACITY_MARGIN: f64 = 1.03;
 
 /// The minimum of a capacity.
 const MIN_CAPACITY: f64 = 1e-6;
@@ -448,4 +448,4 @@ const START_TIME_WEIGHT: f64 = 0.3;
 const MAX_START_SECONDS: f64 = 3600.0;
 
 /// The maximum number of remembered wants.
-const MAX_WANTS: usize = 4096;
+const MAX_RECENT_WANTS: usize = 4096;

@@ -126,12 +126,12 @@ pub struct Event {
 }
 
 /// The ends of a readmission's reason if the member still cannot be used.
-pub(crate) const STILL_OUT: [&str; 3] = ["; it is down", "; it is draining", "; it is disabled"];
+pub(crate) const STILL_OUT_SUFFIXES: [&str; 3] = ["; it is down", "; it is draining", "; it is disabled"];
 
 impl Event {
     /// Returns `true` if the event is the end of an ejection of a member that is out for another reason, by
     /// its text. Such an event is no improvement.
-    pub fn is_still_out(kind: EventKind, why: &str) -> bool {
-        kind == EventKind::Readmitted && STILL_OUT.iter().any(|still| why.ends_with(still))
+    pub fn is_still_out(kind: EventKind, reason: &str) -> bool {
+        kind == EventKind::Readmitted && STILL_OUT_SUFFIXES.iter().any(|suffix| reason.ends_with(suffix))
     }
 }

@@ -183,16 +183,16 @@ struct LocalMember {
     name: Arc<str>,
     vitals: Arc<Vitals>,
     limit: u32,
-    checked: bool,
+    health_checked: bool,
     /// The time of the last look, and the requests begun by then.
     sampled_at: Option<Time>,
     begun_at_sample: u32,
     /// The mean of the requests in flight, and the requests a second, over about [`HORIZON`].
-    mean: f64,
+    mean_in_flight: f64,
     rate: f64,
     last_report: Option<broadcast::SentReport>,
-    ejected: Option<Time>,
-    check: Option<(bool, Time)>,
+    ejected_until: Option<Time>,
+    last_check: Option<(bool, Time)>,
     load: Option<ReportedLoad>,
     /// The time of the load report received from another balancer, which is not sent again.
     relayed_report_at: Time,
@@ -232,24 +232,25 @@ impl Fleet {
 
     /// Sets the groups and members. The state of those that stay is kept, by their names and counts. If two
     /// members have the same number (one in 2^64), only the first takes part.
-    pub fn set_groups(&mut self, listed: Vec<FleetGroup>, now: Time) {
-        let mut before: BTreeMap<u64, FleetGroupState> =
+    pub fn set_groups(&mut self, groups: Vec<FleetGroup>, now: Time) {
+        let mut previous_groups: BTreeMap<u64, FleetGroupState> =
             core::mem::take(&mut self.groups).into_iter().map(|group| (group.id, group)).collect();
-        for one in listed {
-            let id = group_id(&one.name);
-            let kept = before.remove(&id);
-            let places = kept.as_ref().map(|group| group.member_indices.clone()).unwrap_or_default();
-            let group = FleetGroupState::new(id, one, kept);
+        for group_spec in groups {
+            let id = group_id(&group_spec.name);
+            let previous_group = previous_groups.remove(&id);
+            let previous_indices =
+                previous_group.as_ref().map(|group| group.member_indices.clone()).unwrap_or_default();
+            let group = FleetGroupState::new(id, group_spec, previous_group);
             for peer in self.peers.values_mut() {
-                peer.reorder_members(id, &places, &group.member_indices);
+                peer.reorder_members(id, &previous_indices, &group.member_indices);
             }
             self.groups.push(group);
         }
-        for gone in before.into_values() {
-            gone.leave();
-            self.peers.values_mut().for_each(|peer| peer.drop_group(gone.id));
+        for removed_group in previous_groups.into_values() {
+            removed_group.leave();
+            self.peers.values_mut().for_each(|peer| peer.drop_group(removed_group.id));
         }
-        self.group_indices = self.groups.iter().enumerate().map(|(place, group)| (group.id, place)).collect();
+        self.group_indices = self.groups.iter().enumerate().map(|(index, group)| (group.id, index)).collect();
         self.member_count = self.groups.iter().map(|group| group.members.len()).sum();
         (self.report_cursor, self.refresh_cursor) = (MemberCursor::default(), MemberCursor::default());
         self.urgent.clear();
@@ -258,33 +259,35 @@ impl Fleet {
 
     /// Records the requests that wait for a member of a group, below its limit.
     pub fn set_waiting(&mut self, group: &str, waiting: u32) {
-        if let Some(group) = self.group_index(group).and_then(|place| self.groups.get_mut(place)) {
+        if let Some(group) = self.group_index(group).and_then(|index| self.groups.get_mut(index)) {
             group.waiting = f64::from(waiting) / group.members.len().max(1) as f64;
         }
     }
 
     /// Records the end of a health check of this balancer.
     pub fn record_check(&mut self, group: &str, member: &str, passed: bool, now: Time) {
-        let Some((place, own)) = self.local_member(group, member) else { return };
-        let before = own.check.replace((passed, now));
-        if before.is_some_and(|(before, _)| before != passed) || !passed {
-            self.urgent.insert(place);
+        let Some((position, local_member)) = self.local_member(group, member) else { return };
+        let previous_check = local_member.last_check.replace((passed, now));
+        if previous_check.is_some_and(|(previous_passed, _)| previous_passed != passed) || !passed {
+            self.urgent.insert(position);
         }
     }
 
     /// Records that this balancer itself has ejected a member, for the time `lasts`, or has readmitted it
     /// (zero).
-    pub fn record_ejection(&mut self, group: &str, member: &str, lasts: Duration, now: Time) {
-        let Some((place, own)) = self.local_member(group, member) else { return };
-        own.ejected = (!lasts.is_zero()).then_some(now + lasts);
-        self.urgent.insert(place);
+    pub fn record_ejection(&mut self, group: &str, member: &str, duration: Duration, now: Time) {
+        let Some((position, local_member)) = self.local_member(group, member) else { return };
+        local_member.ejected_until = (!duration.is_zero()).then_some(now + duration);
+        self.urgent.insert(position);
     }
 
     /// Records a load report of a member to this balancer.
     pub fn record_load(&mut self, group: &str, member: &str, load: ReportedLoad) {
-        let told = load.value as f32;
-        if let Some((_, own)) = self.local_member(group, member).filter(|_| told.is_finite() && told >= 0.0) {
-            own.load = Some(load);
+        let value = load.value as f32;
+        if let Some((_, local_member)) =
+            self.local_member(group, member).filter(|_| value.is_finite() && value >= 0.0)
+        {
+            local_member.load = Some(load);
         }
     }
 
@@ -293,17 +296,17 @@ impl Fleet {
         if peer == self.settings.own_id {
             return;
         }
-        let known = self.peers.entry(peer).or_insert_with(|| FleetPeer::new(now));
-        if !known.is_present() {
-            *known = FleetPeer::new(now);
+        let known_peer = self.peers.entry(peer).or_insert_with(|| FleetPeer::new(now));
+        if !known_peer.is_present() {
+            *known_peer = FleetPeer::new(now);
         }
         // It needs all reports.
         self.renewed_at = self.renewed_at.max(now);
     }
 
     /// Records that another balancer is gone. `bye`: it announced that, and nothing is kept for it.
-    pub fn peer_left(&mut self, peer: u64, bye: bool, now: Time) {
-        if bye {
+    pub fn peer_left(&mut self, peer: u64, announced: bool, now: Time) {
+        if announced {
             self.peers.remove(&peer);
         } else if let Some(peer) = self.peers.get_mut(&peer) {
             peer.mark_lost(now);
@@ -357,77 +360,83 @@ impl Fleet {
     }
 
     fn local_member(&mut self, group: &str, member: &str) -> Option<((usize, usize), &mut LocalMember)> {
-        let at = self.group_index(group)?;
-        let group = self.groups.get_mut(at)?;
-        let place = find_index(&group.member_indices, member_id(group.id, member))?;
-        Some(((at, place), group.members.get_mut(place)?))
+        let group_index = self.group_index(group)?;
+        let group = self.groups.get_mut(group_index)?;
+        let member_index = find_index(&group.member_indices, member_id(group.id, member))?;
+        Some(((group_index, member_index), group.members.get_mut(member_index)?))
     }
 
-    fn push_update(&mut self, group: usize, member: usize, what: FleetUpdateKind) {
+    fn push_update(&mut self, group: usize, member: usize, kind: FleetUpdateKind) {
         // If no caller collects updates, others repeat the oldest ones, or they are outdated.
         if self.updates.len() >= MAX_PENDING_UPDATES {
             self.updates.pop_front();
         }
         let Some(group) = self.groups.get(group) else { return };
-        let Some(own) = group.members.get(member) else { return };
+        let Some(local_member) = group.members.get(member) else { return };
         self.updates.push_back(FleetUpdate {
             group: group.name.clone(),
-            member: own.name.clone(),
-            kind: what,
+            member: local_member.name.clone(),
+            kind,
         });
     }
 }
 
 impl FleetGroupState {
-    fn new(id: u64, listed: FleetGroup, kept: Option<Self>) -> Self {
-        let FleetGroup { name, presence: company, members: all } = listed;
-        let mut before: BTreeMap<u64, LocalMember> =
-            kept.into_iter().flat_map(|group| group.members).map(|own| (own.id, own)).collect();
-        let (members, places) = (Vec::new(), Vec::new());
-        let mut group =
-            Self { id, name, presence: company, members, member_indices: places, waiting: 0.0, rate: 0.0 };
-        let mut seen = BTreeMap::new();
-        for member in all {
-            let number = member_id(id, &member.name);
-            if seen.insert(number, group.members.len() as u32).is_some() {
+    fn new(id: u64, spec: FleetGroup, previous: Option<Self>) -> Self {
+        let FleetGroup { name, presence, members: member_specs } = spec;
+        let mut previous_members: BTreeMap<u64, LocalMember> = previous
+            .into_iter()
+            .flat_map(|group| group.members)
+            .map(|local_member| (local_member.id, local_member))
+            .collect();
+        let (members, member_indices) = (Vec::new(), Vec::new());
+        let mut group = Self { id, name, presence, members, member_indices, waiting: 0.0, rate: 0.0 };
+        let mut indices_by_id = BTreeMap::new();
+        for member in member_specs {
+            let local_id = member_id(id, &member.name);
+            if indices_by_id.insert(local_id, group.members.len() as u32).is_some() {
                 continue;
             }
-            let kept = before.remove(&number).filter(|own| Arc::ptr_eq(&own.vitals, &member.vitals));
-            let own = match kept {
-                Some(own) => LocalMember { limit: member.limit, checked: member.health_checked, ..own },
-                None => LocalMember::new(number, member),
+            let previous_member = previous_members
+                .remove(&local_id)
+                .filter(|local_member| Arc::ptr_eq(&local_member.vitals, &member.vitals));
+            let local_member = match previous_member {
+                Some(previous) => {
+                    LocalMember { limit: member.limit, health_checked: member.health_checked, ..previous }
+                }
+                None => LocalMember::new(local_id, member),
             };
-            group.members.push(own);
+            group.members.push(local_member);
         }
-        for gone in before.into_values() {
-            gone.vitals.clear_peers();
+        for removed_member in previous_members.into_values() {
+            removed_member.vitals.clear_peers();
         }
-        group.member_indices = seen.into_iter().collect();
+        group.member_indices = indices_by_id.into_iter().collect();
         group
     }
 
     fn leave(&self) {
         self.presence.set_peers(0);
-        self.members.iter().for_each(|own| own.vitals.clear_peers());
+        self.members.iter().for_each(|local_member| local_member.vitals.clear_peers());
     }
 }
 
 impl LocalMember {
-    fn new(id: u64, listed: FleetMember) -> Self {
-        let FleetMember { name, vitals, limit, health_checked: checked } = listed;
+    fn new(id: u64, spec: FleetMember) -> Self {
+        let FleetMember { name, vitals, limit, health_checked } = spec;
         Self {
             id,
             name,
             begun_at_sample: vitals.begun(),
             vitals,
             limit,
-            checked,
+            health_checked,
             sampled_at: None,
-            mean: 0.0,
+            mean_in_flight: 0.0,
             rate: 0.0,
             last_report: None,
-            ejected: None,
-            check: None,
+            ejected_until: None,
+            last_check: None,
             load: None,
             relayed_report_at: Time(0),
             is_prober: true,
@@ -435,9 +444,9 @@ impl LocalMember {
     }
 }
 
-fn find_index(places: &[(u64, u32)], id: u64) -> Option<usize> {
-    let place = places.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-    Some(places[place].1 as usize)
+fn find_index(indices: &[(u64, u32)], id: u64) -> Option<usize> {
+    let position = indices.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+    Some(indices[position].1 as usize)
 }
 
 /// The maximum number of updates that wait for the slow path; each member has a few at most.

@@ -143,7 +143,7 @@ pub struct ProcessUsage {
 /// The load line of one group.
 #[derive(Clone, Debug, Default)]
 pub struct CapacityEstimator {
-    at: Option<Time>,
+    last_observed: Option<Time>,
     estimators: BTreeMap<MemberId, MemberEstimator>,
     /// The usable members at the last window.
     usable: Vec<MemberId>,
@@ -151,16 +151,16 @@ pub struct CapacityEstimator {
     /// The recent requests and seconds.
     recent: [f64; 2],
     /// The counts at the last look; the requests by time; and the requests and seconds that those cover.
-    last: Vec<u64>,
-    times: Vec<f64>,
-    timed: [f64; 2],
+    last_latencies: Vec<u64>,
+    latency_counts: Vec<f64>,
+    timed_totals: [f64; 2],
     distribution: Option<ServiceDistribution>,
     /// The base time of the members together.
     base: BaseServiceTime,
     /// The ratio of the measured quantile to that of the curve, for each of [`QUANTILES`].
     anchors: [f64; 2],
     /// The time of the last computation.
-    closed: Option<Time>,
+    closed_at: Option<Time>,
     balancer: BalancerCapacity,
     accuracy: PredictionAccuracy,
     /// The next member to compute, if there are many.
@@ -169,92 +169,99 @@ pub struct CapacityEstimator {
     /// `true` if the present rate is a lower end of the capacity.
     rate_is_floor: bool,
     /// `true` if many requests failed in this window.
-    unsound: bool,
+    has_failures: bool,
     /// The windows for which the rate still includes that of a member that has left.
     stale_rate_windows: u32,
 }
 
 impl CapacityEstimator {
     /// Takes a look. At most two a second have an effect.
-    pub fn observe(&mut self, seen: &GroupLoadSample<'_>, now: Time) {
-        let Some(at) = self.at.filter(|at| now.since(*at) < AWAY) else {
+    pub fn observe(&mut self, sample: &GroupLoadSample<'_>, now: Time) {
+        let Some(last_observed_at) =
+            self.last_observed.filter(|observed_at| now.since(*observed_at) < MAX_SAMPLE_GAP)
+        else {
             // The first look after a long break: only later traffic counts.
-            let record = core::mem::take(&mut self.accuracy);
+            let accuracy = core::mem::take(&mut self.accuracy);
             *self = Self {
-                accuracy: record,
-                load_line: self.load_line.take().filter(|_| !seen.only_requests),
+                accuracy,
+                load_line: self.load_line.take().filter(|_| !sample.only_requests),
                 ..Self::default()
             };
             self.accuracy.forget();
-            (self.at, self.last) = (Some(now), seen.latencies.to_vec());
-            self.balancer = BalancerCapacity::new(seen.process);
-            for member in seen.members.iter().filter(|member| member.has_data()) {
+            (self.last_observed, self.last_latencies) = (Some(now), sample.latencies.to_vec());
+            self.balancer = BalancerCapacity::new(sample.process);
+            for member in sample.members.iter().filter(|member| member.has_data()) {
                 self.estimators.entry(member.id).or_default().observe(member, 1.0);
             }
             return;
         };
-        let seconds = now.since(at).as_secs_f64();
-        if seconds < SOONEST {
+        let seconds = now.since(last_observed_at).as_secs_f64();
+        if seconds < MIN_SAMPLE_SECONDS {
             return;
         }
-        self.at = Some(now);
-        if !seen.only_requests {
-            let why = "it carries sessions, which last as long as they like";
-            *self = Self { load_line: Some(report::unknown(0.0, 0.0, why)), ..Self::default() };
+        self.last_observed = Some(now);
+        if !sample.only_requests {
+            let reason = "it carries sessions, which last as long as they like";
+            *self = Self { load_line: Some(report::unknown(0.0, 0.0, reason)), ..Self::default() };
             return;
         }
         if !self.estimators.is_empty() {
-            let here: BTreeSet<MemberId> = seen.members.iter().map(|member| member.id).collect();
-            self.estimators.retain(|id, _| here.contains(id));
+            let current_ids: BTreeSet<MemberId> = sample.members.iter().map(|member| member.id).collect();
+            self.estimators.retain(|id, _| current_ids.contains(id));
         }
-        let (mut ended, mut took, mut failed) = (0.0, 0.0, 0.0);
-        for member in seen.members {
+        let (mut total_requests, mut total_seconds, mut total_failures) = (0.0, 0.0, 0.0);
+        for member in sample.members {
             if !member.has_data() && !self.estimators.contains_key(&member.id) {
                 continue;
             }
             // It had no data at the last look, so it had done nothing.
-            let of = self
+            let totals = self
                 .estimators
                 .entry(member.id)
                 .or_insert_with(MemberEstimator::idle)
                 .observe(member, seconds);
-            ended += of.0;
-            took += of.1;
-            failed += of.2;
+            total_requests += totals.0;
+            total_seconds += totals.1;
+            total_failures += totals.2;
         }
-        let sound = failed <= MAX_FAILURE_SHARE * ended;
-        self.unsound |= !sound;
-        self.window.add(ended, took, seconds, true);
-        let kept = decay_factor(seconds, RECENT);
-        for (recent, fresh) in self.recent.iter_mut().zip([ended, seconds]) {
-            *recent = *recent * kept + fresh;
+        let is_sound = total_failures <= MAX_FAILURE_SHARE * total_requests;
+        self.has_failures |= !is_sound;
+        self.window.add(total_requests, total_seconds, seconds, true);
+        let decay = decay_factor(seconds, RECENT_HALF_LIFE);
+        for (recent, increment) in self.recent.iter_mut().zip([total_requests, seconds]) {
+            *recent = *recent * decay + increment;
         }
-        let kept = decay_factor(seconds, TIMES);
-        for (timed, fresh) in self.timed.iter_mut().zip([ended, seconds]) {
-            *timed = *timed * kept + fresh;
+        let decay = decay_factor(seconds, LATENCY_HALF_LIFE);
+        for (timed, increment) in self.timed_totals.iter_mut().zip([total_requests, seconds]) {
+            *timed = *timed * decay + increment;
         }
-        self.count(seen, kept);
-        self.balancer.observe(seen.process, seconds);
+        self.record_latencies(sample, decay);
+        self.balancer.observe(sample.process, seconds);
         if self.window.seconds >= WINDOW {
-            self.close_window(seen, now);
+            self.close_window(sample, now);
         }
         let rate = self.rate();
-        if let Some(said) = &mut self.load_line {
-            said.requests_per_second = rate;
-            if self.rate_is_floor && sound {
-                let ends = [&mut said.capacity_low, &mut said.capacity, &mut said.capacity_high];
-                ends.into_iter().flatten().for_each(|end| *end = end.max(rate));
+        if let Some(load_line) = &mut self.load_line {
+            load_line.requests_per_second = rate;
+            if self.rate_is_floor && is_sound {
+                let capacities =
+                    [&mut load_line.capacity_low, &mut load_line.capacity, &mut load_line.capacity_high];
+                capacities.into_iter().flatten().for_each(|capacity| *capacity = capacity.max(rate));
             }
-            said.headroom = said.capacity.map(|capacity| 1.0 - rate / capacity);
-            said.age_seconds = self.closed.map_or(0.0, |closed| now.since(closed).as_secs_f64());
+            load_line.headroom = load_line.capacity.map(|capacity| 1.0 - rate / capacity);
+            load_line.age_seconds =
+                self.closed_at.map_or(0.0, |closed_at| now.since(closed_at).as_secs_f64());
         }
     }
 
     /// Returns `true` if a member with this number of ended requests has no new data. Its levels may then be
     /// omitted.
     pub fn is_current(&self, id: MemberId, requests: u64, now: Time) -> bool {
-        let anew = self.at.is_none_or(|at| now.since(at) >= AWAY);
-        requests == 0 || (!anew && self.estimators.get(&id).is_some_and(|gauge| gauge.is_current(requests)))
+        let is_expired =
+            self.last_observed.is_none_or(|observed_at| now.since(observed_at) >= MAX_SAMPLE_GAP);
+        requests == 0
+            || (!is_expired
+                && self.estimators.get(&id).is_some_and(|estimator| estimator.is_current(requests)))
     }
 
     /// Returns the present requests a second.
@@ -269,101 +276,106 @@ impl CapacityEstimator {
 
     /// Returns the capacity of a member; `None` if it never had a request.
     pub fn member(&self, id: MemberId) -> Option<MemberLoadLine> {
-        let gauge = self.estimators.get(&id)?;
+        let estimator = self.estimators.get(&id)?;
         self.load_line.as_ref()?;
-        let rate = gauge.rate();
-        let estimate = gauge.estimate;
-        let known = estimate.filter(|estimate| estimate.known());
+        let rate = estimator.rate();
+        let estimate = estimator.estimate;
+        let known_estimate = estimate.filter(|estimate| estimate.known());
         Some(MemberLoadLine {
             requests_per_second: rate,
-            capacity: known.map(|estimate| estimate.best),
+            capacity: known_estimate.map(|estimate| estimate.best),
             capacity_low: estimate.map(|estimate| estimate.low),
             capacity_high: estimate.map(|estimate| estimate.high).filter(|high| high.is_finite()),
-            used: known.map(|estimate| rate / estimate.best),
-            source: known.map(|estimate| estimate.source.to_string()),
+            used: known_estimate.map(|estimate| rate / estimate.best),
+            source: known_estimate.map(|estimate| estimate.source.to_string()),
         })
     }
 
     /// Records the times of the group's requests.
-    fn count(&mut self, seen: &GroupLoadSample<'_>, kept: f64) {
-        self.times.resize(seen.latencies.len(), 0.0);
-        self.last.resize(seen.latencies.len(), 0);
-        for ((time, last), count) in self.times.iter_mut().zip(&mut self.last).zip(seen.latencies) {
-            *time = *time * kept + count.wrapping_sub(*last) as f64;
+    fn record_latencies(&mut self, sample: &GroupLoadSample<'_>, decay: f64) {
+        self.latency_counts.resize(sample.latencies.len(), 0.0);
+        self.last_latencies.resize(sample.latencies.len(), 0);
+        for ((time, last), count) in
+            self.latency_counts.iter_mut().zip(&mut self.last_latencies).zip(sample.latencies)
+        {
+            *time = *time * decay + count.wrapping_sub(*last) as f64;
             *last = *count;
         }
     }
 
     /// Ends a window.
-    fn close_window(&mut self, seen: &GroupLoadSample<'_>, now: Time) {
+    fn close_window(&mut self, sample: &GroupLoadSample<'_>, now: Time) {
         let window = core::mem::take(&mut self.window);
         let windows: BTreeMap<MemberId, LoadWindow> =
-            self.estimators.iter_mut().map(|(id, gauge)| (*id, gauge.close_window())).collect();
+            self.estimators.iter_mut().map(|(id, estimator)| (*id, estimator.close_window())).collect();
         let shape = self.distribution.clone().unwrap_or_else(ServiceDistribution::exponential);
         let count = self.estimators.len().max(1);
-        let turn = self.next_member;
-        for (place, gauge) in self.estimators.values_mut().enumerate() {
-            if (place + count - turn % count) % count < AT_ONCE {
-                gauge.update_estimate(&shape);
+        let first_member = self.next_member;
+        for (index, estimator) in self.estimators.values_mut().enumerate() {
+            if (index + count - first_member % count) % count < UPDATES_PER_WINDOW {
+                estimator.update_estimate(&shape);
             }
         }
-        self.next_member = if count > AT_ONCE { (turn + AT_ONCE) % count } else { 0 };
-        let crew: Vec<MemberId> =
-            seen.members.iter().filter(|member| member.usable).map(|member| member.id).collect();
+        self.next_member =
+            if count > UPDATES_PER_WINDOW { (first_member + UPDATES_PER_WINDOW) % count } else { 0 };
+        let usable_members: Vec<MemberId> =
+            sample.members.iter().filter(|member| member.usable).map(|member| member.id).collect();
         self.stale_rate_windows = self.stale_rate_windows.saturating_sub(1);
-        if crew != self.usable {
+        if usable_members != self.usable {
             self.accuracy.forget();
             self.estimators.values_mut().for_each(MemberEstimator::restart_share);
-            let here: BTreeSet<&MemberId> = crew.iter().collect();
-            if self.usable.iter().any(|id| !here.contains(id)) {
-                self.stale_rate_windows = FORGOTTEN;
+            let current_ids: BTreeSet<&MemberId> = usable_members.iter().collect();
+            if self.usable.iter().any(|id| !current_ids.contains(id)) {
+                self.stale_rate_windows = STALE_RATE_WINDOWS;
             }
-            self.usable = crew;
+            self.usable = usable_members;
         }
-        self.closed = Some(now);
+        self.closed_at = Some(now);
         let rate = self.rate();
         let balancer = self.balancer.capacity(rate);
-        let crew = self.build_group(seen, &windows, &shape);
-        let Some(reach) = crew.capacity_range(balancer) else {
+        let group = self.build_group(sample, &windows, &shape);
+        let Some(capacity_range) = group.capacity_range(balancer) else {
             self.load_line = Some(report::unknown(rate, 0.0, "no member can be used"));
             return;
         };
         // The served rate is a lower end, unless a full member hides behind others that continue.
-        let sound = !core::mem::take(&mut self.unsound);
+        let is_sound = !core::mem::take(&mut self.has_failures);
         self.rate_is_floor =
-            sound && self.stale_rate_windows == 0 && (seen.by_load || !self.is_any_full(&crew));
-        let served = if self.rate_is_floor { window.rate().max(rate) } else { 0.0 };
-        if reach.high > WIDEST * reach.low.max(served) {
-            let why = report::unknown_reason(self.usable.iter().filter_map(|id| self.estimators.get(id)));
-            self.load_line = Some(report::unknown(rate, reach.low.max(served), &why));
+            is_sound && self.stale_rate_windows == 0 && (sample.by_load || !self.is_any_full(&group));
+        let served_rate = if self.rate_is_floor { window.rate().max(rate) } else { 0.0 };
+        if capacity_range.high > MAX_CAPACITY_RATIO * capacity_range.low.max(served_rate) {
+            let reason = report::unknown_reason(self.usable.iter().filter_map(|id| self.estimators.get(id)));
+            self.load_line = Some(report::unknown(rate, capacity_range.low.max(served_rate), &reason));
             return;
         }
-        let stations = crew.stations();
-        let most = group_capacity::saturation(&stations).unwrap_or(reach.best);
-        if reach.proven && window.is_steady() && window.requests >= FEW {
-            self.accuracy.check(&window, &shape, most.min(balancer), now);
+        let stations = group.stations();
+        let saturation_rate = group_capacity::saturation(&stations).unwrap_or(capacity_range.best);
+        if capacity_range.proven && window.is_steady() && window.requests >= MIN_REQUESTS {
+            self.accuracy.check(&window, &shape, saturation_rate.min(balancer), now);
             self.accuracy.keep_prediction(window.rate(), &stations, balancer, now);
         }
-        self.anchor(&stations, &window, most, &shape, seen.bucket_middles);
-        let mut source = self.capacity_source(seen);
+        self.anchor(&stations, &window, saturation_rate, &shape, sample.bucket_middles);
+        let mut source = self.capacity_source(sample);
         if self.balancer.is_mixed() {
             source.push_str(report::MIXED_TRAFFIC_NOTE);
         }
-        let outlook = report::LoadLineInputs {
-            group: &crew,
+        let inputs = report::LoadLineInputs {
+            group: &group,
             shape: &shape,
             anchors: self.anchors,
             rate,
             balancer,
-            served,
+            served: served_rate,
         };
-        self.load_line = Some(outlook.load_line(reach, &self.accuracy, &source));
+        self.load_line = Some(inputs.load_line(capacity_range, &self.accuracy, &source));
     }
 
     /// Returns `true` if a member has about as much load as it can serve.
-    fn is_any_full(&self, crew: &GroupCapacity) -> bool {
+    fn is_any_full(&self, group: &GroupCapacity) -> bool {
         let rates = self.usable.iter().map(|id| self.estimators.get(id).map_or(0.0, MemberEstimator::rate));
-        rates.zip(&crew.members).any(|(rate, mate)| !mate.from_peers && rate >= FULL * mate.capacity)
+        rates
+            .zip(&group.members)
+            .any(|(rate, member)| !member.from_peers && rate >= FULL_UTILIZATION * member.capacity)
     }
 
     /// Compares measured percentiles with the curve's, while there is enough room for a reliable curve.
@@ -371,41 +383,46 @@ impl CapacityEstimator {
         &mut self,
         stations: &[Station],
         window: &LoadWindow,
-        most: f64,
-        shape: &ServiceDistribution,
-        middles: &[f64],
+        saturation_rate: f64,
+        distribution: &ServiceDistribution,
+        bucket_middles: &[f64],
     ) {
-        let rate = self.timed[0] / self.timed[1].max(1e-9);
+        let rate = self.timed_totals[0] / self.timed_totals[1].max(1e-9);
         // Times of another load would be taken for those of this one.
-        let same = (window.rate() - rate).abs() <= ALIKE * rate;
-        if rate <= 0.0 || rate > ANCHORED * most || !same || !window.is_steady() {
+        let is_steady_rate = (window.rate() - rate).abs() <= SIMILAR_RATE_TOLERANCE * rate;
+        if rate <= 0.0
+            || rate > MAX_ANCHOR_UTILIZATION * saturation_rate
+            || !is_steady_rate
+            || !window.is_steady()
+        {
             return;
         }
-        let pairs: Vec<(f64, f64)> = middles.iter().copied().zip(self.times.iter().copied()).collect();
-        let all: f64 = self.times.iter().sum();
-        if all < FEW {
+        let pairs: Vec<(f64, f64)> =
+            bucket_middles.iter().copied().zip(self.latency_counts.iter().copied()).collect();
+        let total_count: f64 = self.latency_counts.iter().sum();
+        if total_count < MIN_REQUESTS {
             return;
         }
         for (anchor, share) in self.anchors.iter_mut().zip(QUANTILES) {
-            let mut seen = 0.0;
+            let mut sample = 0.0;
             let measured = pairs.iter().find(|(_, count)| {
-                seen += count;
-                seen >= share * all
+                sample += count;
+                sample >= share * total_count
             });
-            let predicted = curve::quantile(stations, rate, shape, share);
+            let predicted = curve::quantile(stations, rate, distribution, share);
             if let (Some((measured, _)), Some(predicted)) = (measured, predicted) {
-                *anchor = (measured / predicted.max(1e-12)).clamp(1.0 / FAR, FAR);
+                *anchor = (measured / predicted.max(1e-12)).clamp(1.0 / MAX_ANCHOR_FACTOR, MAX_ANCHOR_FACTOR);
             }
         }
-        if self.distribution.is_none() || rate < CALM * most {
+        if self.distribution.is_none() || rate < CALM_UTILIZATION * saturation_rate {
             self.distribution = ServiceDistribution::of(&pairs).or_else(|| self.distribution.take());
         }
     }
 }
 
 /// Returns the remaining weight of data that are `seconds` old, with the half life `half`.
-fn decay_factor(seconds: f64, half: f64) -> f64 {
-    libm::exp2(-seconds / half)
+fn decay_factor(seconds: f64, half_life: f64) -> f64 {
+    libm::exp2(-seconds / half_life)
 }
 
 /// The predicted percentiles.
@@ -415,36 +432,36 @@ const QUANTILES: [f64; 2] = [0.5, 0.99];
 const WINDOW: f64 = 5.0;
 
 /// The minimum seconds between looks that count, and the break after which everything restarts.
-const SOONEST: f64 = 0.5;
-const AWAY: Duration = Duration::from_secs(60);
+const MIN_SAMPLE_SECONDS: f64 = 0.5;
+const MAX_SAMPLE_GAP: Duration = Duration::from_secs(60);
 
 /// The half lives, in seconds: of the demands, and of the present load.
-const MEMORY: f64 = 120.0;
-const RECENT: f64 = 4.0;
+const LONG_HALF_LIFE: f64 = 120.0;
+const RECENT_HALF_LIFE: f64 = 4.0;
 
 /// The half life of the times of requests, and the part by which the load may differ from its mean of that
 /// time.
-const TIMES: f64 = 20.0;
-const ALIKE: f64 = 0.2;
+const LATENCY_HALF_LIFE: f64 = 20.0;
+const SIMILAR_RATE_TOLERANCE: f64 = 0.2;
 
 /// The number of members computed in a window.
-const AT_ONCE: usize = 32;
+const UPDATES_PER_WINDOW: usize = 32;
 
 /// The greatest ratio of the ends of a range.
-const WIDEST: f64 = 10.0;
+const MAX_CAPACITY_RATIO: f64 = 10.0;
 
 /// The windows after which the rate hardly includes that of a member that has left.
-const FORGOTTEN: u32 = 3;
+const STALE_RATE_WINDOWS: u32 = 3;
 
 /// The utilization from which a member is full.
-const FULL: f64 = 0.9;
+const FULL_UTILIZATION: f64 = 0.9;
 
 /// The requests of a window below which it does not count.
-const FEW: f64 = 30.0;
+const MIN_REQUESTS: f64 = 30.0;
 
 /// The utilization up to which percentiles are anchored, and up to which times are those of services.
-const ANCHORED: f64 = 0.85;
-const CALM: f64 = 0.7;
+const MAX_ANCHOR_UTILIZATION: f64 = 0.85;
+const CALM_UTILIZATION: f64 = 0.7;
 
 /// The maximum factor by which an anchor changes a percentile.
-const FAR: f64 = 4.0;
+const MAX_ANCHOR_FACTOR: f64 = 4.0;

@@ -235,23 +235,23 @@ impl Vitals {
 
     /// Returns a separate copy of the present counts.
     pub(crate) fn copy(&self) -> Self {
-        let (four, eight) =
+        let (load_u32, load_u64) =
             (|cell: &AtomicU32| cell.load(Relaxed).into(), |cell: &AtomicU64| cell.load(Relaxed).into());
         Self {
-            work: eight(&self.work),
-            direct_work: eight(&self.direct_work),
-            streaming: four(&self.streaming),
-            oldest_awaited: four(&self.oldest_awaited),
-            streak: four(&self.streak),
-            concurrency_limit: four(&self.concurrency_limit),
-            unserved: four(&self.unserved),
-            peer_in_flight: four(&self.peer_in_flight),
-            peer_rate_and_waiting: eight(&self.peer_rate_and_waiting),
-            limit_part: four(&self.limit_part),
-            rate_share: four(&self.rate_share),
-            rate_cutoff: eight(&self.rate_cutoff),
+            work: load_u64(&self.work),
+            direct_work: load_u64(&self.direct_work),
+            streaming: load_u32(&self.streaming),
+            oldest_awaited: load_u32(&self.oldest_awaited),
+            streak: load_u32(&self.streak),
+            concurrency_limit: load_u32(&self.concurrency_limit),
+            unserved: load_u32(&self.unserved),
+            peer_in_flight: load_u32(&self.peer_in_flight),
+            peer_rate_and_waiting: load_u64(&self.peer_rate_and_waiting),
+            limit_part: load_u32(&self.limit_part),
+            rate_share: load_u32(&self.rate_share),
+            rate_cutoff: load_u64(&self.rate_cutoff),
             failure_detector: self.failure_detector.copy(),
-            latency: eight(&self.latency),
+            latency: load_u64(&self.latency),
             last_report: self.last_report.copy(),
             migration: MigrationProgress::default(),
             down: self.is_down().into(),
@@ -272,17 +272,17 @@ impl Vitals {
     /// `before`.
     ///
     /// Returns `false` and changes nothing if the requests in flight would exceed 10^9.
-    pub fn record_direct_work(&self, before: u32, now: u32) -> bool {
-        if now > before {
-            let more = now - before;
-            if self.in_flight().saturating_add(more) > MAX_DIRECT {
+    pub fn record_direct_work(&self, previous: u32, current: u32) -> bool {
+        if current > previous {
+            let added = current - previous;
+            if self.in_flight().saturating_add(added) > MAX_DIRECT {
                 return false;
             }
-            self.work.fetch_add(u64::from(more), Relaxed);
-            self.direct_work.fetch_add(u64::from(more), Relaxed);
+            self.work.fetch_add(u64::from(added), Relaxed);
+            self.direct_work.fetch_add(u64::from(added), Relaxed);
         } else {
-            self.direct_work.fetch_sub(u64::from(before - now), Relaxed);
-            self.work.fetch_sub(u64::from(before - now), Relaxed);
+            self.direct_work.fetch_sub(u64::from(previous - current), Relaxed);
+            self.work.fetch_sub(u64::from(previous - current), Relaxed);
         }
         true
     }
@@ -307,11 +307,11 @@ impl Vitals {
     /// Counts the start of a request, as [`begin`](Self::begin) does, and records when the first awaited
     /// answer was asked for.
     pub fn begin_at(&self, now: Time) -> u32 {
-        let level = self.begin();
-        if level == self.streaming.load(Relaxed).wrapping_add(1) {
+        let in_flight = self.begin();
+        if in_flight == self.streaming.load(Relaxed).wrapping_add(1) {
             self.oldest_awaited.store(tick(now), Relaxed);
         }
-        level
+        in_flight
     }
 
     /// Removes a request in flight from those that await an answer's head: its body is still being sent, or
@@ -350,7 +350,7 @@ impl Vitals {
         }
         let age = tick(now).wrapping_sub(self.oldest_awaited.load(Relaxed));
         let age = if age > u32::MAX - FUTURE { 0 } else { u64::from(age) << 20 };
-        self.latency_and_age(now).map_or(age, |(_, since)| since.min(age))
+        self.latency_and_age(now).map_or(age, |(_, nanos_since)| nanos_since.min(age))
     }
 
     /// Returns the part of [`silence_nanos`](Self::silence_nanos) that indicates a slow member, in
@@ -358,9 +358,9 @@ impl Vitals {
     ///
     /// One unanswered request may be a long one. So the silence counts up to `4^n * usual` with `n`
     /// unanswered requests.
-    pub(crate) fn excess_silence(&self, usual: f64, now: Time) -> f64 {
+    pub(crate) fn excess_silence(&self, typical_latency: f64, now: Time) -> f64 {
         let silence = self.silence_nanos(now) as i64 as f64;
-        silence.min(usual * (1_u64 << (2 * self.awaiting().min(16))) as i64 as f64)
+        silence.min(typical_latency * (1_u64 << (2 * self.awaiting().min(16))) as i64 as f64)
     }
 
     /// Counts the end of a request: once for each [`begin`](Self::begin).
@@ -382,8 +382,8 @@ impl Vitals {
     /// Returns `true` if the member has reached its limit of requests a second.
     #[inline]
     pub fn is_rate_exhausted(&self) -> bool {
-        let until = self.rate_cutoff.load(Relaxed);
-        until != 0 && self.begun().wrapping_sub(until as u32) < u32::MAX / 2
+        let cutoff = self.rate_cutoff.load(Relaxed);
+        cutoff != 0 && self.begun().wrapping_sub(cutoff as u32) < u32::MAX / 2
     }
 
     /// Returns `true` if the member has a limit of requests a second.
@@ -416,8 +416,8 @@ impl Vitals {
 
     /// Returns `true` if the requests from here have reached the learnt concurrency limit.
     pub(crate) fn is_at_learnt_limit(&self) -> bool {
-        let ceiling = self.concurrency_limit.load(Relaxed);
-        ceiling != 0 && self.awaiting_here() >= ceiling
+        let limit = self.concurrency_limit.load(Relaxed);
+        limit != 0 && self.awaiting_here() >= limit
     }
 
     /// Returns whether a request took longer than the latest ones.
@@ -433,8 +433,8 @@ impl Vitals {
 
     /// Returns the knee and the work from the member's last load report, if it is at most ten seconds old.
     pub fn meter_report(&self, now: Time) -> Option<MeterReport> {
-        let said = self.last_report.view().filter(|said| now.since(said.at) <= REPORT_EXPIRY)?;
-        Some(MeterReport { knee: f64::from(said.reading.knee), work: f64::from(said.reading.work) })
+        let report = self.last_report.view().filter(|report| now.since(report.at) <= REPORT_EXPIRY)?;
+        Some(MeterReport { knee: f64::from(report.reading.knee), work: f64::from(report.reading.work) })
     }
 
     /// Returns the number of requests that were not served, modulo 2^32.
@@ -443,15 +443,15 @@ impl Vitals {
     }
 
     /// Sets the learnt concurrency limit; 0 for none.
-    pub(crate) fn set_concurrency_limit(&self, ceiling: u32) {
-        if self.concurrency_limit.load(Relaxed) != ceiling {
-            self.concurrency_limit.store(ceiling, Relaxed);
+    pub(crate) fn set_concurrency_limit(&self, limit: u32) {
+        if self.concurrency_limit.load(Relaxed) != limit {
+            self.concurrency_limit.store(limit, Relaxed);
         }
     }
 
     /// Returns the learnt concurrency limit, if there is one.
     pub(crate) fn concurrency_limit(&self) -> Option<u32> {
-        Some(self.concurrency_limit.load(Relaxed)).filter(|ceiling| *ceiling != 0)
+        Some(self.concurrency_limit.load(Relaxed)).filter(|limit| *limit != 0)
     }
 
     /// Returns the number of requests begun, modulo 2^32.
@@ -485,27 +485,31 @@ impl Vitals {
     /// would cost more.
     pub fn record_latency(&self, latency: Duration, now: Time, decay: Duration) {
         // At least a nanosecond, so that a stored estimate is never mistaken for none.
-        let fresh = nanos(latency).max(1.0);
-        let kept = match self.decayed(now, decay) {
-            Some((value, share)) if fresh < value => value * share + fresh * (1.0 - share),
-            _ => fresh,
+        let sample = nanos(latency).max(1.0);
+        let average = match self.decayed(now, decay) {
+            Some((value, share)) if sample < value => value * share + sample * (1.0 - share),
+            _ => sample,
         };
-        self.latency.store(u64::from(kept.to_bits()) << 32 | u64::from(tick(now)), Relaxed);
+        self.latency.store(u64::from(average.to_bits()) << 32 | u64::from(tick(now)), Relaxed);
     }
 
     /// Folds one latency into a plain moving average of about `over` latencies.
-    pub(crate) fn blend(&self, latency: f32, over: f32, now: Time) {
-        self.blend_from(self.mean_latency().unwrap_or(latency), latency, over, now);
+    pub(crate) fn blend(&self, latency: f32, sample_count: f32, now: Time) {
+        self.blend_from(self.mean_latency().unwrap_or(latency), latency, sample_count, now);
     }
 
     /// Folds one latency into a plain moving average whose value so far is taken to be `mean`.
-    pub(crate) fn blend_from(&self, mean: f32, latency: f32, over: f32, now: Time) {
+    pub(crate) fn blend_from(&self, mean: f32, latency: f32, sample_count: f32, now: Time) {
         debug_assert!(latency.is_finite());
-        let kept = mean + (latency - mean) * (2.0 / (over + 1.0));
+        let average = mean + (latency - mean) * (2.0 / (sample_count + 1.0));
         // A late observation, as of the beginning of a tunnel at its end, is not newer than an earlier one.
-        let (before, now) = (self.latency.load(Relaxed) as u32, tick(now));
-        let at = if before.wrapping_sub(now) < u32::MAX / 2 && before != 0 { before } else { now };
-        self.latency.store(u64::from(kept.max(1.0).to_bits()) << 32 | u64::from(at), Relaxed);
+        let (previous_tick, current_tick) = (self.latency.load(Relaxed) as u32, tick(now));
+        let updated_tick = if previous_tick.wrapping_sub(current_tick) < u32::MAX / 2 && previous_tick != 0 {
+            previous_tick
+        } else {
+            current_tick
+        };
+        self.latency.store(u64::from(average.max(1.0).to_bits()) << 32 | u64::from(updated_tick), Relaxed);
     }
 
     /// Returns the stored estimate, nanoseconds, however old; `None` before the first.

@@ -58,7 +58,7 @@ pub struct Meter {
     in_flight: u32,
     knee: KneeEstimator,
     /// The time of the last update.
-    at: Time,
+    updated_at: Time,
     mean_in_flight: f64,
     /// Seconds; 0 before the first success.
     sojourn: f64,
@@ -66,7 +66,7 @@ pub struct Meter {
     served: f64,
     successes: f64,
     /// The expiry of each promised and unused slot, the oldest first.
-    slots: VecDeque<Time>,
+    offered_slots: VecDeque<Time>,
 }
 
 /// A request between [`Meter::begin`] and [`Meter::end`].
@@ -75,7 +75,7 @@ pub struct MeteredRequest(u32);
 
 #[derive(Clone, Debug)]
 struct MeterEntry {
-    begun: Time,
+    begun_at: Time,
     cohort_slot: CohortSlot,
 }
 
@@ -88,62 +88,65 @@ impl Meter {
             free: Vec::new(),
             in_flight: 0,
             knee: KneeEstimator::default(),
-            at: now,
+            updated_at: now,
             mean_in_flight: 0.0,
             sojourn: 0.0,
             served: 0.0,
             successes: 0.0,
-            slots: VecDeque::new(),
+            offered_slots: VecDeque::new(),
         }
     }
 
     /// Records the arrival of a request. The request does not state which slot it uses. It is assumed to use
     /// the oldest, which makes no measurable difference.
     pub fn begin(&mut self, now: Time) -> MeteredRequest {
-        self.slots.pop_front();
+        self.offered_slots.pop_front();
         self.record_arrival(now)
     }
 
     /// Records the arrival of a request, without regard to slots.
     fn record_arrival(&mut self, now: Time) -> MeteredRequest {
         self.advance(now);
-        let job = match self.free.pop() {
-            Some(job) => job,
+        let index = match self.free.pop() {
+            Some(index) => index,
             None => {
-                self.entries.push(MeterEntry { begun: self.at, cohort_slot: CohortSlot::default() });
+                self.entries
+                    .push(MeterEntry { begun_at: self.updated_at, cohort_slot: CohortSlot::default() });
                 self.entries.len() as u32 - 1
             }
         };
-        self.entries[job as usize] =
-            MeterEntry { begun: self.at, cohort_slot: self.knee.record_arrival(job, self.in_flight) };
+        self.entries[index as usize] = MeterEntry {
+            begun_at: self.updated_at,
+            cohort_slot: self.knee.record_arrival(index, self.in_flight),
+        };
         self.in_flight += 1;
-        MeteredRequest(job)
+        MeteredRequest(index)
     }
 
     /// Records the end of a request and returns the report for its answer. The answer to a failed request
     /// promises no slot: room at a failing member is useless.
-    pub fn end(&mut self, job: MeteredRequest, succeeded: bool, now: Time) -> Reading {
-        self.record_end(job, succeeded, now);
+    pub fn end(&mut self, request: MeteredRequest, succeeded: bool, now: Time) -> Reading {
+        self.record_end(request, succeeded, now);
         let slot = succeeded && self.has_room();
         if slot {
-            self.promise();
+            self.record_offer();
         }
         Reading { slot, ..self.reading() }
     }
 
     /// Records the end of a request, without a promise.
-    fn record_end(&mut self, job: MeteredRequest, succeeded: bool, now: Time) {
+    fn record_end(&mut self, request: MeteredRequest, succeeded: bool, now: Time) {
         self.advance(now);
-        let entry = self.entries[job.0 as usize].clone();
-        self.knee.record_end(job.0, entry.cohort_slot, succeeded, self.in_flight, self.work());
-        self.free.push(job.0);
+        let entry = self.entries[request.0 as usize].clone();
+        self.knee.record_end(request.0, entry.cohort_slot, succeeded, self.in_flight, self.work());
+        self.free.push(request.0);
         self.in_flight -= 1;
         if succeeded {
-            let took = self.at.since(entry.begun).as_secs_f64();
-            self.sojourn += (took - self.sojourn) * if self.sojourn > 0.0 { 0.01 } else { 1.0 };
-            let kept = 1.0 - 1.0 / WORK_MEMORY;
-            self.served *= kept;
-            self.successes = self.successes * kept + 1.0;
+            let seconds = self.updated_at.since(entry.begun_at).as_secs_f64();
+            self.sojourn += (seconds - self.sojourn) * if self.sojourn > 0.0 { 0.01 } else { 1.0 };
+            let decay = 1.0 - 1.0 / WORK_MEMORY;
+            self.served *= decay;
+            self.successes = self.successes * decay + 1.0;
         }
     }
 
@@ -170,7 +173,7 @@ impl Meter {
     /// Returns the expiry of the last promised slot if it stays unused: a good moment to
     /// [`offer_slot`](Self::offer_slot) it to another balancer.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.slots.back().copied()
+        self.offered_slots.back().copied()
     }
 
     /// Returns a report with a slot for a balancer that did not ask, if there is one: for members that can
@@ -178,38 +181,38 @@ impl Meter {
     pub fn offer_slot(&mut self, now: Time) -> Option<Reading> {
         self.advance(now);
         self.has_room().then(|| {
-            self.promise();
+            self.record_offer();
             Reading { slot: true, ..self.reading() }
         })
     }
 
     /// Returns `true` if a slot is free.
     fn has_room(&mut self) -> bool {
-        while self.slots.front().is_some_and(|until| *until <= self.at) {
-            self.slots.pop_front();
+        while self.offered_slots.front().is_some_and(|until| *until <= self.updated_at) {
+            self.offered_slots.pop_front();
         }
-        let taken = self.in_flight as usize + self.slots.len();
-        taken < libm::round(self.knee.estimate()) as usize && self.slots.len() < SLOTS
+        let used = self.in_flight as usize + self.offered_slots.len();
+        used < libm::round(self.knee.estimate()) as usize && self.offered_slots.len() < MAX_OFFERED_SLOTS
     }
 
     /// Promises a slot and returns its expiry.
-    fn promise(&mut self) -> Time {
-        let until = self.at + Duration::try_from_secs_f64(self.sojourn).unwrap_or_default();
-        self.slots.push_back(until);
+    fn record_offer(&mut self) -> Time {
+        let until = self.updated_at + Duration::try_from_secs_f64(self.sojourn).unwrap_or_default();
+        self.offered_slots.push_back(until);
         until
     }
 
     /// Promises a slot with the given expiry; slots stay ordered by their expiry.
-    fn promise_until(&mut self, until: Time) {
-        let place = self.slots.partition_point(|other| *other <= until);
-        self.slots.insert(place, until);
+    fn record_offer_until(&mut self, until: Time) {
+        let index = self.offered_slots.partition_point(|other| *other <= until);
+        self.offered_slots.insert(index, until);
     }
 
     /// Removes the slot with this expiry, which was used or will not be.
     fn withdraw(&mut self, until: Time) {
-        let place = self.slots.partition_point(|other| *other < until);
-        if self.slots.get(place) == Some(&until) {
-            self.slots.remove(place);
+        let index = self.offered_slots.partition_point(|other| *other < until);
+        if self.offered_slots.get(index) == Some(&until) {
+            self.offered_slots.remove(index);
         }
     }
 
@@ -219,11 +222,11 @@ impl Meter {
     }
 
     fn advance(&mut self, now: Time) {
-        let step = now.since(self.at).as_secs_f64();
+        let step = now.since(self.updated_at).as_secs_f64();
         if step <= 0.0 {
             return;
         }
-        self.at = now;
+        self.updated_at = now;
         let in_flight = f64::from(self.in_flight);
         let horizon = (50.0 * self.sojourn).max(0.1);
         self.mean_in_flight += (in_flight - self.mean_in_flight) * -libm::expm1(-step / horizon);
@@ -240,13 +243,13 @@ impl Meter {
 /// twice its square root (square-root staffing, Halfin and Whitt 1981, from the other side).
 pub(crate) fn limit_at_knee(knee: f64) -> u32 {
     // Rounded up without `ceil`, which a processor may have no instruction for.
-    let most = knee + 2.0 * libm::sqrt(knee);
-    let whole = most as u32;
-    whole.saturating_add(u32::from(f64::from(whole) < most))
+    let limit = knee + 2.0 * libm::sqrt(knee);
+    let truncated = limit as u32;
+    truncated.saturating_add(u32::from(f64::from(truncated) < limit))
 }
 
 /// The successes over which the work of a request is averaged.
 const WORK_MEMORY: f64 = 200.0;
 
 /// The maximum number of promised slots.
-const SLOTS: usize = 4096;
+const MAX_OFFERED_SLOTS: usize = 4096;

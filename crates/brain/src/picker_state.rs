@@ -45,9 +45,9 @@ pub struct PickerState {
     /// The recent results about some members, for `prequal`.
     pub(crate) probes: ProbePool,
     /// The number of latencies in that mean, up to [`LATENCIES`].
-    latencies: f32,
+    latency_samples: f32,
     /// The share of failed requests of all members, over the last [`MEMORIES`] for each member.
-    failing: [f64; 2],
+    failure_shares: [f64; 2],
     /// The member that failed last, by any number that is unique at a time.
     last_failed: usize,
 }
@@ -59,7 +59,7 @@ struct PickerEntry {
     /// The virtual deadline, seconds.
     deadline: f64,
     /// The time of the last choice; zero for never.
-    chosen: Time,
+    last_chosen: Time,
 }
 
 /// A slot that a member promised.
@@ -86,7 +86,7 @@ impl PickerState {
     /// one, whichever is more. The recent share shows a common failure within a few requests; the long-term
     /// one keeps rare failures.
     pub(crate) fn failing(&self) -> f64 {
-        self.failing[0].max(self.failing[1])
+        self.failure_shares[0].max(self.failure_shares[1])
     }
 
     /// Takes the members of a plan; those that stay keep their deadlines.
@@ -95,24 +95,25 @@ impl PickerState {
             return;
         }
         self.serial = serial;
-        let mut before = mem::take(&mut self.entries);
-        before.sort_unstable_by_key(|seat| seat.id);
-        let seat = |member: &Member| match before.binary_search_by_key(&member.id, |seat| seat.id) {
-            Ok(place) => before[place],
-            Err(_) => PickerEntry { id: member.id, deadline: 0.0, chosen: Time(0) },
-        };
-        self.entries = members.iter().map(seat).collect();
+        let mut previous_entries = mem::take(&mut self.entries);
+        previous_entries.sort_unstable_by_key(|entry| entry.id);
+        let entry_of =
+            |member: &Member| match previous_entries.binary_search_by_key(&member.id, |entry| entry.id) {
+                Ok(index) => previous_entries[index],
+                Err(_) => PickerEntry { id: member.id, deadline: 0.0, last_chosen: Time(0) },
+            };
+        self.entries = members.iter().map(entry_of).collect();
     }
 
     /// Returns the virtual deadline of the member at `place`, seconds, and the time of its last choice.
-    pub(crate) fn member_timing(&self, place: usize) -> (f64, Time) {
-        self.entries.get(place).map_or((0.0, Time(0)), |seat| (seat.deadline, seat.chosen))
+    pub(crate) fn member_timing(&self, index: usize) -> (f64, Time) {
+        self.entries.get(index).map_or((0.0, Time(0)), |entry| (entry.deadline, entry.last_chosen))
     }
 
     /// Records the choice of a member and sets its deadline.
-    pub(crate) fn record_choice(&mut self, place: usize, deadline: f64, now: Time) {
-        if let Some(seat) = self.entries.get_mut(place) {
-            (seat.deadline, seat.chosen) = (deadline, now);
+    pub(crate) fn record_choice(&mut self, index: usize, deadline: f64, now: Time) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            (entry.deadline, entry.last_chosen) = (deadline, now);
         }
     }
 
@@ -120,19 +121,19 @@ impl PickerState {
     pub(crate) fn index_of(&self, member: MemberId) -> Option<usize> {
         // Ids are given in the order in which members join, and plans keep the order of the configuration:
         // both are nearly always the same, so the guess is nearly always right.
-        let guess = member.0 as usize;
-        if self.entries.get(guess).is_some_and(|seat| seat.id == member) {
-            return Some(guess);
+        let index = member.0 as usize;
+        if self.entries.get(index).is_some_and(|entry| entry.id == member) {
+            return Some(index);
         }
-        self.entries.iter().position(|seat| seat.id == member)
+        self.entries.iter().position(|entry| entry.id == member)
     }
 
     /// Keeps a promised slot.
     pub(crate) fn keep_slot(&mut self, member: MemberId, cost: f32, until: Time, now: Time) {
-        if self.promised_slots.len() >= self.prune_threshold.max(LEAST_ROOM) {
-            self.promised_slots.retain(|credit| credit.until > now);
-            self.prune_threshold = (2 * self.promised_slots.len()).clamp(LEAST_ROOM, MOST_ROOM);
-            if self.promised_slots.len() >= MOST_ROOM {
+        if self.promised_slots.len() >= self.prune_threshold.max(MIN_SLOTS) {
+            self.promised_slots.retain(|slot| slot.until > now);
+            self.prune_threshold = (2 * self.promised_slots.len()).clamp(MIN_SLOTS, MAX_SLOTS);
+            if self.promised_slots.len() >= MAX_SLOTS {
                 return;
             }
         }
@@ -140,13 +141,13 @@ impl PickerState {
     }
 
     /// Uses the cheapest slot that is still good, and returns the index of its member in the plan.
-    pub(crate) fn spend_slot(&mut self, now: Time, good: impl Fn(usize) -> bool) -> Option<usize> {
-        while let Some(credit) = self.promised_slots.pop() {
-            if credit.until <= now {
+    pub(crate) fn spend_slot(&mut self, now: Time, is_usable: impl Fn(usize) -> bool) -> Option<usize> {
+        while let Some(slot) = self.promised_slots.pop() {
+            if slot.until <= now {
                 continue;
             }
-            if let Some(place) = self.index_of(credit.member).filter(|place| good(*place)) {
-                return Some(place);
+            if let Some(index) = self.index_of(slot.member).filter(|index| is_usable(*index)) {
+                return Some(index);
             }
         }
         None
@@ -157,8 +158,8 @@ impl PickerState {
         if !self.has_reports {
             return;
         }
-        self.latencies = (self.latencies + 1.0).min(LATENCIES);
-        self.latency += (nanos(latency) - self.latency) / self.latencies;
+        self.latency_samples = (self.latency_samples + 1.0).min(LATENCY_SAMPLES);
+        self.latency += (nanos(latency) - self.latency) / self.latency_samples;
     }
 
     /// Returns the mean latency of requests from this core; zero before the first. It is not recorded if
@@ -174,18 +175,18 @@ impl PickerState {
     /// counts for that much more.
     pub(crate) fn record_outcome(&mut self, failed: bool, member: usize, members: usize) {
         let weight = if failed {
-            let before = mem::replace(&mut self.last_failed, member);
-            if before == member || before == 0 {
+            let previous = mem::replace(&mut self.last_failed, member);
+            if previous == member || previous == 0 {
                 return;
             }
             members as f64 / members.saturating_sub(1).max(1) as f64
-        } else if self.failing[1] < 1e-12 {
+        } else if self.failure_shares[1] < 1e-12 {
             return;
         } else {
             0.0
         };
-        for (failing, memory) in self.failing.iter_mut().zip(MEMORIES) {
-            *failing = (*failing + (weight - *failing) / (memory * members.max(1) as f64)).min(1.0);
+        for (share, memory) in self.failure_shares.iter_mut().zip(FAILURE_MEMORIES) {
+            *share = (*share + (weight - *share) / (memory * members.max(1) as f64)).min(1.0);
         }
     }
 }
@@ -212,11 +213,11 @@ impl PartialEq for PromisedSlot {
 impl Eq for PromisedSlot {}
 
 /// The outcomes for each member over which failures are averaged.
-const MEMORIES: [f64; 2] = [8.0, 256.0];
+const FAILURE_MEMORIES: [f64; 2] = [8.0, 256.0];
 
 /// The number of latencies in their mean.
-const LATENCIES: f32 = 256.0;
+const LATENCY_SAMPLES: f32 = 256.0;
 
 /// The number of slots from which the expired ones are removed, and the maximum number of slots.
-const LEAST_ROOM: usize = 64;
-const MOST_ROOM: usize = 65_536;
+const MIN_SLOTS: usize = 64;
+const MAX_SLOTS: usize = 65_536;

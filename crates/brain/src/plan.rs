@@ -65,7 +65,7 @@ pub struct Plan {
     /// A serial number by which a [`PickerState`] distinguishes plans.
     serial: u64,
     /// The number of eligible members of the group when the plan was made.
-    count: usize,
+    member_count: usize,
     /// The log-likelihood ratio at which a member is ejected.
     ejection_threshold: f64,
     /// Whether members are kept within their concurrency limits (`admission`).
@@ -83,17 +83,17 @@ pub struct Plan {
 impl Plan {
     /// Makes a plan over `members`, all of them eligible, in the order of the configuration. Knobs that are
     /// missing or out of range are brought into it.
-    pub fn new(strategy: &'static Strategy, knobs: StrategyParams, members: Vec<Member>) -> Self {
-        let knobs = knobs.fit(strategy);
-        let table = (strategy.prepare)(&members, &knobs);
-        let count = members.len();
+    pub fn new(strategy: &'static Strategy, params: StrategyParams, members: Vec<Member>) -> Self {
+        let params = params.fit(strategy);
+        let table = (strategy.prepare)(&members, &params);
+        let member_count = members.len();
         let plan = Self {
             strategy,
-            params: knobs,
+            params,
             members,
             table,
             serial: 0,
-            count,
+            member_count,
             ejection_threshold: f64::INFINITY,
             admission: false,
             enforces_admission: false,
@@ -109,7 +109,7 @@ impl Plan {
         let plan = Self::new(self.strategy, self.params.clone(), Vec::new()).with_admission(self.admission);
         Self {
             ejection_threshold: self.ejection_threshold,
-            count: self.count,
+            member_count: self.member_count,
             objective: self.objective,
             ..plan
         }
@@ -121,13 +121,13 @@ impl Plan {
     }
 
     /// Shares a limit of the whole group, which can change while the plan is in use.
-    pub(crate) fn with_group_limit(self, most: Arc<AtomicU32>) -> Self {
-        Self { group_limit: most, ..self }
+    pub(crate) fn with_group_limit(self, group_limit: Arc<AtomicU32>) -> Self {
+        Self { group_limit, ..self }
     }
 
     /// Shares the state of other balancers, which can change while the plan is in use.
-    pub fn with_peers(self, company: Arc<PeerPresence>) -> Self {
-        Self { peers: company, ..self }
+    pub fn with_peers(self, peers: Arc<PeerPresence>) -> Self {
+        Self { peers, ..self }
     }
 
     /// Returns the load of a member by its requests in flight, from here and from elsewhere.
@@ -171,21 +171,21 @@ impl Plan {
     ///
     /// Between the choice and [`Vitals::begin`] another core may take the last place. If a limit must hold
     /// exactly, check the result of `begin`.
-    pub fn choose(&self, hand: &mut PickerState, ask: &PickRequest, tried: &[MemberId]) -> Choice {
+    pub fn choose(&self, picker: &mut PickerState, request: &PickRequest, tried: &[MemberId]) -> Choice {
         if self.members.is_empty() {
             return Choice::NoMember;
         }
-        hand.sync_members(self.serial, &self.members);
-        let first = (self.strategy.choose)(self, hand, ask);
-        let out = |member: &Member| {
+        picker.sync_members(self.serial, &self.members);
+        let first = (self.strategy.choose)(self, picker, request);
+        let is_excluded = |member: &Member| {
             member.is_full()
                 || tried.contains(&member.id)
-                || (ask.single_attempt && member.is_on_trial(ask.now))
-                || (self.enforces_admission && self.is_barred(member, ask))
+                || (request.single_attempt && member.is_on_trial(request.now))
+                || (self.enforces_admission && self.is_barred(member, request))
         };
         match self.members.get(first) {
-            Some(member) if !out(member) => Choice::Member(first),
-            _ => self.second_best(hand, ask, tried),
+            Some(member) if !is_excluded(member) => Choice::Member(first),
+            _ => self.second_best(picker, request, tried),
         }
     }
 
@@ -193,15 +193,15 @@ impl Plan {
     /// [`WaitQueues`](crate::WaitQueues). The source is the time that requests from this core took, or else
     /// the recent latencies of the members.
     #[cold]
-    pub fn drain_rate(&self, hand: &PickerState) -> DrainRate {
+    pub fn drain_rate(&self, picker: &PickerState) -> DrainRate {
         let in_flight = self.sampled(|member| member.vitals.awaiting());
-        let sojourn = hand.sojourn();
+        let sojourn = picker.sojourn();
         if !sojourn.is_zero() {
             return DrainRate::new(sojourn, in_flight, self.objective);
         }
-        let step = self.members.len().div_ceil(SAMPLE).max(1);
-        let seen = self.members.iter().step_by(step).filter_map(|member| member.vitals.mean_latency());
-        let (sum, count) = seen.fold((0.0, 0.0), |(sum, count), nanos| (sum + nanos, count + 1.0));
+        let step = self.members.len().div_ceil(MAX_SAMPLED_MEMBERS).max(1);
+        let latencies = self.members.iter().step_by(step).filter_map(|member| member.vitals.mean_latency());
+        let (sum, count) = latencies.fold((0.0, 0.0), |(sum, count), nanos| (sum + nanos, count + 1.0));
         let sojourn = if count > 0.0 { Duration::from_nanos((sum / count) as u64) } else { Duration::ZERO };
         DrainRate::new(sojourn, in_flight, self.objective)
     }
@@ -210,20 +210,20 @@ impl Plan {
     /// the recent latencies. Returns zero if nothing is known. A request with less time left waits in vain.
     #[cold]
     pub fn min_latency(&self, now: Time) -> Duration {
-        let step = self.members.len().div_ceil(SAMPLE).max(1);
-        let takes = |member: &Member| match member.current_report(now) {
-            Some(said) => Some(said.reading.work),
+        let step = self.members.len().div_ceil(MAX_SAMPLED_MEMBERS).max(1);
+        let service_time = |member: &Member| match member.current_report(now) {
+            Some(report) => Some(report.reading.work),
             None => member.vitals.mean_latency().map(|nanos| nanos * 1e-9),
         };
-        let least = self.members.iter().step_by(step).filter_map(takes).reduce(f32::min);
-        Duration::try_from_secs_f32(least.unwrap_or_default()).unwrap_or_default()
+        let min_seconds = self.members.iter().step_by(step).filter_map(service_time).reduce(f32::min);
+        Duration::try_from_secs_f32(min_seconds.unwrap_or_default()).unwrap_or_default()
     }
 
     /// Returns the sum of a count of the members; in a large group, an estimate from a sample.
-    fn sampled(&self, count: impl Fn(&Member) -> u32) -> u32 {
-        let step = self.members.len().div_ceil(SAMPLE).max(1);
-        let seen: u32 = self.members.iter().step_by(step).map(count).fold(0, u32::saturating_add);
-        seen.saturating_mul(step as u32)
+    fn sampled(&self, count_of: impl Fn(&Member) -> u32) -> u32 {
+        let step = self.members.len().div_ceil(MAX_SAMPLED_MEMBERS).max(1);
+        let sampled_sum: u32 = self.members.iter().step_by(step).map(count_of).fold(0, u32::saturating_add);
+        sampled_sum.saturating_mul(step as u32)
     }
 
     /// Records the end of a request that this plan or an earlier one placed: the time from the choice to the
@@ -231,26 +231,26 @@ impl Plan {
     /// eject it; the caller then calls [`Analyzer::handle_suspicion`](crate::Analyzer::handle_suspicion).
     pub fn observe(
         &self,
-        hand: &mut PickerState,
+        picker: &mut PickerState,
         vitals: &Vitals,
         latency: Duration,
         failed: bool,
         now: Time,
     ) -> bool {
         // While a limit is in force, a request may fail only because of too many requests.
-        let limited = vitals.concurrency_limit().is_some() || self.group_limit.load(Relaxed) != 0;
-        let swamped = failed && limited && vitals.is_longer(latency);
+        let is_limited = vitals.concurrency_limit().is_some() || self.group_limit.load(Relaxed) != 0;
+        let overload_failure = failed && is_limited && vitals.is_longer(latency);
         self.record_latency(vitals, latency, failed, now);
-        hand.record_latency(latency);
+        picker.record_latency(latency);
         if failed {
             vitals.record_unserved();
         }
         // Such a failure shows that there are too many requests, and nothing about the member.
-        if swamped {
+        if overload_failure {
             return false;
         }
-        let sum = vitals.failure_detector.record(failed, hand.failing());
-        hand.record_outcome(failed, core::ptr::from_ref(vitals).addr(), self.count);
+        let sum = vitals.failure_detector.record(failed, picker.failing());
+        picker.record_outcome(failed, core::ptr::from_ref(vitals).addr(), self.member_count);
         failed && sum >= self.ejection_threshold
     }
 
@@ -259,11 +259,11 @@ impl Plan {
     /// The answer would have taken longer still, so the latency counts if it is longer than usual. If only
     /// answered requests counted, a member would seem the faster the more clients give up. It is no failure,
     /// because a client can give up at any time.
-    pub fn client_left(&self, hand: &mut PickerState, vitals: &Vitals, latency: Duration, now: Time) {
+    pub fn client_left(&self, picker: &mut PickerState, vitals: &Vitals, latency: Duration, now: Time) {
         vitals.record_unserved();
-        if vitals.mean_latency().is_some_and(|usual| nanos(latency) > usual) {
+        if vitals.mean_latency().is_some_and(|mean_latency| nanos(latency) > mean_latency) {
             self.record_latency(vitals, latency, false, now);
-            hand.record_latency(latency);
+            picker.record_latency(latency);
         }
     }
 
@@ -278,13 +278,13 @@ impl Plan {
     }
 
     /// Records the load report that the member at `index` sent with an answer.
-    pub fn record_report(&self, hand: &mut PickerState, index: usize, reading: &Reading, now: Time) {
+    pub fn record_report(&self, picker: &mut PickerState, index: usize, reading: &Reading, now: Time) {
         if let Some(member) = self.members.get(index) {
             if self.enforces_admission {
-                hand.has_reports = true;
+                picker.has_reports = true;
                 member.vitals.last_report.record(reading, member.vitals.begun(), now);
             }
-            (self.strategy.record_report)(hand, member, reading, now);
+            (self.strategy.record_report)(picker, member, reading, now);
         }
     }
 
@@ -317,7 +317,7 @@ impl Plan {
 }
 
 /// The number of members whose requests are counted. In a larger group the counted members are evenly spread.
-const SAMPLE: usize = 64;
+const MAX_SAMPLED_MEMBERS: usize = 64;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -355,32 +355,32 @@ pub(crate) mod tests {
     fn what_can_be_sent_only_once_is_no_trial() {
         for strategy in strategy::ALL {
             let plan = Plan::new(strategy, StrategyParams::defaults(strategy), members(&[1.0; 3]));
-            let chosen = |plan: &Plan, once: bool| {
+            let choice_counts = |plan: &Plan, single_attempt: bool| {
                 let mut counts = [0_u32; 3];
                 for turn in 0..300 {
-                    let ask = PickRequest {
+                    let request = PickRequest {
                         turn,
                         random_bits: mix(turn),
                         key: mix(!turn),
                         now: Time(1),
-                        single_attempt: once,
+                        single_attempt,
                         ..PickRequest::default()
                     };
-                    match plan.choose(&mut PickerState::default(), &ask, &[]) {
+                    match plan.choose(&mut PickerState::default(), &request, &[]) {
                         Choice::Member(index) => counts[index] += 1,
-                        none => panic!("{}: {none:?}", strategy.name),
+                        refusal => panic!("{}: {refusal:?}", strategy.name),
                     }
                 }
                 counts
             };
             plan.members()[0].vitals.failure_detector.begin_probation(0, Time(1));
-            assert_eq!(chosen(&plan, true)[0], 0, "{}", strategy.name);
-            assert_ne!(chosen(&plan, false)[0], 0, "{}: others are its trial", strategy.name);
+            assert_eq!(choice_counts(&plan, true)[0], 0, "{}", strategy.name);
+            assert_ne!(choice_counts(&plan, false)[0], 0, "{}: others are its trial", strategy.name);
             plan.members()
                 .iter()
                 .for_each(|member| member.vitals.failure_detector.begin_probation(0, Time(1)));
             assert_eq!(
-                chosen(&plan, true).iter().sum::<u32>(),
+                choice_counts(&plan, true).iter().sum::<u32>(),
                 300,
                 "{}: it is better than none",
                 strategy.name

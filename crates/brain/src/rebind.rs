@@ -183,16 +183,16 @@ impl GroupAlerts {
     /// show it. The least loaded member and the last one without an alert are exempt, whatever their load.
     pub(crate) fn alert_threshold(&self, member: MemberId) -> Option<f64> {
         let track = self.tracks.get(&member)?;
-        let above = match self.rule {
+        let threshold = match self.rule {
             AlertRule::Surplus => track.fair + track.surplus_threshold()?,
             AlertRule::Critical(critical) => critical,
-            AlertRule::Mean(times) => self.mean() * times,
-            AlertRule::Least(times) => {
-                let least = self.tracks.values().map(|track| track.effective).fold(f64::INFINITY, f64::min);
-                self.mean().max(least * times)
+            AlertRule::Mean(factor) => self.mean() * factor,
+            AlertRule::Least(factor) => {
+                let lowest = self.tracks.values().map(|track| track.effective).fold(f64::INFINITY, f64::min);
+                self.mean().max(lowest * factor)
             }
         };
-        above.is_finite().then_some(above)
+        threshold.is_finite().then_some(threshold)
     }
 
     /// Returns the part of a member's sessions that is to move now.
@@ -219,9 +219,9 @@ impl GroupAlerts {
             self.update_alert(member, share, inputs, &mut outcome);
             return outcome;
         }
-        let waited = track.reports >= 2 * AGREEING_REPORTS;
-        let complete = |track: &LoadTracker| track.reports > 0 && track.is_settled();
-        if counts && (waited || self.tracks.values().all(complete)) {
+        let waited_enough = track.reports >= 2 * AGREEING_REPORTS;
+        let has_reported = |track: &LoadTracker| track.reports > 0 && track.is_settled();
+        if counts && (waited_enough || self.tracks.values().all(has_reported)) {
             self.compare(report.at)
         } else {
             ReportOutcome::default()
@@ -245,26 +245,28 @@ impl GroupAlerts {
 
     /// Changes the loads of members that give or get sessions from now on to the expected ones.
     fn expect_session_moves(&mut self, now: Time) {
-        let gives = |track: &LoadTracker| {
+        let session_load_given = |track: &LoadTracker| {
             let alert = track.alert.as_ref().filter(|alert| alert.held.is_none() && track.is_settled());
             alert.map_or(0.0, |alert| f64::from(alert.shed.share) * track.load * track.capacity)
         };
-        let (given, lack) = self
-            .tracks
-            .values()
-            .fold((0.0, 0.0), |(given, lack), track| (given + gives(track), lack + track.deficit));
-        if self.rule == AlertRule::Surplus && given > 0.0 {
+        let (total_given, total_deficit) =
+            self.tracks.values().fold((0.0, 0.0), |(total_given, total_deficit), track| {
+                (total_given + session_load_given(track), total_deficit + track.deficit)
+            });
+        if self.rule == AlertRule::Surplus && total_given > 0.0 {
             for track in self.tracks.values_mut() {
-                let comes = if lack > 0.0 { given * track.deficit / lack } else { 0.0 } - gives(track);
-                track.expect_load_change(comes / track.capacity, now);
+                let load_change =
+                    if total_deficit > 0.0 { total_given * track.deficit / total_deficit } else { 0.0 }
+                        - session_load_given(track);
+                track.expect_load_change(load_change / track.capacity, now);
             }
         }
     }
 
     /// Releases a held alert: it moves sessions from `now` on, by a new decision, which may be none. Returns
     /// `false` if another alert is in force, or none.
-    pub(crate) fn release(&mut self, member: MemberId, number: u32, now: Time) -> bool {
-        if self.alert(member).is_none_or(|alert| alert.held != Some(number)) {
+    pub(crate) fn release(&mut self, member: MemberId, held_epoch: u32, now: Time) -> bool {
+        if self.alert(member).is_none_or(|alert| alert.held != Some(held_epoch)) {
             return false;
         }
         if self.rule == AlertRule::Surplus {
@@ -285,9 +287,9 @@ impl GroupAlerts {
 
     /// Removes a member that left, is out of use, or reports no more. Returns the end of its alert.
     pub(crate) fn forget(&mut self, member: MemberId) -> Option<AlertChange> {
-        let gone = self.tracks.remove(&member)?;
-        let why = "it is out of use or reports no more".into();
-        gone.alert.map(|alert| AlertChange { member, raised: false, why, inputs: alert.inputs })
+        let removed = self.tracks.remove(&member)?;
+        let reason = "it is out of use or reports no more".into();
+        removed.alert.map(|alert| AlertChange { member, raised: false, why: reason, inputs: alert.inputs })
     }
 
     /// Returns `true` if it is the only one that is not under alert.
@@ -308,25 +310,25 @@ impl GroupAlerts {
     fn judge(&self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
         let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
         let (effective, mean) = (track.effective, self.mean());
-        let over = |above: bool| {
-            let goes = above && !self.is_last(member) && !self.is_least(member, effective);
-            if goes { 1.0 } else { 0.0 }
+        let share_if = |exceeds: bool| {
+            let sheds = exceeds && !self.is_last(member) && !self.is_least(member, effective);
+            if sheds { 1.0 } else { 0.0 }
         };
         match self.rule {
             AlertRule::Surplus => self.surplus(member),
             AlertRule::Critical(critical) => {
-                (over(effective > critical), vec![("load", effective), ("critical", critical)])
+                (share_if(effective > critical), vec![("load", effective), ("critical", critical)])
             }
-            AlertRule::Mean(times) => {
-                let inputs = vec![("load", effective), ("mean", mean), ("tolerance", times)];
-                (over(effective > mean * times), inputs)
+            AlertRule::Mean(factor) => {
+                let inputs = vec![("load", effective), ("mean", mean), ("tolerance", factor)];
+                (share_if(effective > mean * factor), inputs)
             }
-            AlertRule::Least(times) => {
+            AlertRule::Least(factor) => {
                 let others = self.tracks.values().map(|track| track.effective);
-                let least = if effective > mean { others.fold(effective, f64::min) } else { effective };
+                let lowest = if effective > mean { others.fold(effective, f64::min) } else { effective };
                 let inputs =
-                    vec![("load", effective), ("mean", mean), ("least", least), ("tolerance", times)];
-                (over(effective > mean && effective > least * times), inputs)
+                    vec![("load", effective), ("mean", mean), ("least", lowest), ("tolerance", factor)];
+                (share_if(effective > mean && effective > lowest * factor), inputs)
             }
         }
     }
@@ -336,26 +338,26 @@ impl GroupAlerts {
     fn set_fair(&mut self) {
         let settled = self.tracks.values().filter(|track| track.is_settled());
         let mut loads: Vec<(f64, f64)> = settled.map(|track| (track.load, track.capacity)).collect();
-        loads.sort_unstable_by(|(one, _), (other, _)| one.total_cmp(other));
+        loads.sort_unstable_by(|(left, _), (right, _)| left.total_cmp(right));
         // For each position in that order: the load and the capacity of the members before it.
         let mut sums = vec![(0.0, 0.0)];
         let (mut load, mut capacity) = (0.0, 0.0);
-        for (one, own) in &loads {
-            (load, capacity) = (load + one * own, capacity + own);
+        for (member_load, member_capacity) in &loads {
+            (load, capacity) = (load + member_load * member_capacity, capacity + member_capacity);
             sums.push((load, capacity));
         }
-        let mut least = load / capacity;
+        let mut lowest_fair = load / capacity;
         for track in self.tracks.values_mut() {
-            let most = MOST_TIMES * track.load;
-            let (below, of) = sums[loads.partition_point(|(load, _)| *load <= most)];
-            track.fair = (below + most * (capacity - of)) / capacity;
+            let max_load = MAX_LOAD_FACTOR * track.load;
+            let (load_below, capacity_below) = sums[loads.partition_point(|(load, _)| *load <= max_load)];
+            track.fair = (load_below + max_load * (capacity - capacity_below)) / capacity;
             if track.surplus() > 0.0 {
-                least = least.min(track.fair);
+                lowest_fair = lowest_fair.min(track.fair);
             }
         }
         for track in self.tracks.values_mut() {
-            let lacks = if track.is_settled() { (least - track.load).max(0.0) } else { 0.0 };
-            track.deficit = lacks * track.capacity;
+            let missing_load = if track.is_settled() { (lowest_fair - track.load).max(0.0) } else { 0.0 };
+            track.deficit = missing_load * track.capacity;
         }
     }
 
@@ -366,7 +368,7 @@ impl GroupAlerts {
         let inputs = |share| vec![("load", load), ("fair", fair), ("noise", noise), ("share", share)];
         let share = track.surplus() / (load * track.capacity);
         // A result that is not a number moves no session.
-        if !(share > LEAST_SHARE && share <= 1.0) || self.is_last(member) {
+        if !(share > MIN_SHARE && share <= 1.0) || self.is_last(member) {
             return (0.0, inputs(0.0));
         }
         let mut inputs = inputs(share);
@@ -380,16 +382,17 @@ impl GroupAlerts {
         let Some(track) = self.tracks.get(&member).filter(|_| self.rule == AlertRule::Surplus) else {
             return f32::INFINITY;
         };
-        let (mut pull, mut more) = (0.0, 0.0);
+        let (mut deficit_sum, mut weighted_gap) = (0.0, 0.0);
         for other in self.tracks.values().filter(|other| other.deficit > 0.0) {
             // The move that makes both loads equal. Twice that makes them as uneven as before.
-            let doubt = DOUBT * libm::sqrt(track.doubt() + other.doubt());
-            let even =
-                (track.load - other.load - doubt).max(0.0) / (1.0 / track.capacity + 1.0 / other.capacity);
-            pull += other.deficit;
-            more += other.deficit * 2.0 * even;
+            let uncertainty =
+                UNCERTAINTY_DEVIATIONS * libm::sqrt(track.load_variance() + other.load_variance());
+            let equal_load_move = (track.load - other.load - uncertainty).max(0.0)
+                / (1.0 / track.capacity + 1.0 / other.capacity);
+            deficit_sum += other.deficit;
+            weighted_gap += other.deficit * 2.0 * equal_load_move;
         }
-        let gap = (more / pull / (track.load * track.capacity)) as f32;
+        let gap = (weighted_gap / deficit_sum / (track.load * track.capacity)) as f32;
         // Without any deficit, no move helps.
         if gap.is_nan() { 0.0 } else { gap.clamp(0.0, 2.0) }
     }
@@ -407,18 +410,18 @@ impl GroupAlerts {
                 return;
             };
             track.previous_alert = track.alert.take();
-            let why = format!("its load of {} is no longer too much", brief(track.last.effective));
+            let reason = format!("its load of {} is no longer too much", format_brief(track.last.effective));
             outcome.decided = true;
-            outcome.changes.push(AlertChange { member, raised: false, why, inputs });
+            outcome.changes.push(AlertChange { member, raised: false, why: reason, inputs });
             return;
         }
         let (epoch, gap, holds) = (self.next_epoch(), self.gap(member), self.holds);
         // The papers have no back-off.
-        let backs_off = self.rule == AlertRule::Surplus;
+        let is_surplus = self.rule == AlertRule::Surplus;
         let Some(track) = self.tracks.get_mut(&member) else { return };
         let report = track.last;
         let (load, period) =
-            if backs_off { (track.load, report.period.max(WINDOW)) } else { (report.load, Duration::ZERO) };
+            if is_surplus { (track.load, report.period.max(WINDOW)) } else { (report.load, Duration::ZERO) };
         let shed = ShedDecision { share: share as f32, gap, load: load as f32, epoch, period };
         let (since, held, raised) = match &track.alert {
             Some(alert) => (alert.since, alert.held.filter(|_| holds), false),
@@ -427,14 +430,17 @@ impl GroupAlerts {
         outcome.decided |= held.is_none();
         track.alert = Some(LoadAlert { member, shed, held, since, inputs: inputs.clone() });
         if raised {
-            let part = brief(100.0 * share);
+            let share_percent = format_brief(100.0 * share);
             // The deciding load may be a mean of several reports.
-            let decided =
+            let decided_load =
                 inputs.iter().find(|(name, _)| *name == "load").map_or(report.load, |(_, load)| *load);
-            let (load, last) = (brief(decided), brief(report.load));
-            let last = if load == last { String::new() } else { format!(" ({last} at last)") };
-            let why = format!("its load of {load}{last} is too much; {part} % of its sessions are to go");
-            outcome.changes.push(AlertChange { member, raised, why, inputs });
+            let (load, last_load) = (format_brief(decided_load), format_brief(report.load));
+            let last_load_note =
+                if load == last_load { String::new() } else { format!(" ({last_load} at last)") };
+            let reason = format!(
+                "its load of {load}{last_load_note} is too much; {share_percent} % of its sessions are to go"
+            );
+            outcome.changes.push(AlertChange { member, raised, why: reason, inputs });
         }
     }
 
@@ -446,7 +452,7 @@ impl GroupAlerts {
 }
 
 /// Formats a number with the digits that a reader needs.
-fn brief(value: f64) -> String {
+fn format_brief(value: f64) -> String {
     match value {
         ..10.0 => format!("{value:.2}"),
         ..1e9 => format!("{value:.0}"),
@@ -456,13 +462,13 @@ fn brief(value: f64) -> String {
 
 /// The standard deviations by which a gap is reduced: a session that is as large as the gap must stay. With
 /// one and a half, noise moves equal sessions between members now and then.
-const DOUBT: f64 = 2.0;
+const UNCERTAINTY_DEVIATIONS: f64 = 2.0;
 
 /// The smallest part of a member's sessions that justifies an alert.
-const LEAST_SHARE: f64 = 1e-3;
+const MIN_SHARE: f64 = 1e-3;
 
 /// The maximum load of another member in a judgement, as a multiple of the judged one's.
-const MOST_TIMES: f64 = 2.0;
+const MAX_LOAD_FACTOR: f64 = 2.0;
 
 #[cfg(test)]
 mod tests;

@@ -37,46 +37,50 @@ pub struct HostWork {
 #[derive(Clone, Debug, Default)]
 pub struct SharedHosts {
     /// The parts by host and group, of the hosts that several groups share.
-    parts: BTreeMap<Arc<str>, BTreeMap<Arc<str>, HostShare>>,
-    at: Option<Time>,
+    shares: BTreeMap<Arc<str>, BTreeMap<Arc<str>, HostShare>>,
+    observed_at: Option<Time>,
     events: Vec<Event>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct HostShare {
-    busy: f64,
+    mean_busy: f64,
     /// Whether the event that the others matter was sent.
     notified: bool,
 }
 
 impl SharedHosts {
     /// Takes a look at all groups: the work of their members since the previous look.
-    pub fn observe(&mut self, stakes: &[HostWork], now: Time) {
-        let seconds = self.at.replace(now).map_or(0.0, |at| now.since(at).as_secs_f64());
-        let kept = libm::exp2(-seconds / HALF_LIFE);
-        let mut seen: BTreeMap<Arc<str>, BTreeMap<Arc<str>, f64>> = BTreeMap::new();
-        for stake in
-            stakes.iter().filter(|stake| stake.mean_in_progress.is_finite() && stake.mean_in_progress >= 0.0)
+    pub fn observe(&mut self, work: &[HostWork], now: Time) {
+        let seconds = self.observed_at.replace(now).map_or(0.0, |previous| now.since(previous).as_secs_f64());
+        let decay = libm::exp2(-seconds / HALF_LIFE);
+        let mut busy_by_host: BTreeMap<Arc<str>, BTreeMap<Arc<str>, f64>> = BTreeMap::new();
+        for host_work in work
+            .iter()
+            .filter(|host_work| host_work.mean_in_progress.is_finite() && host_work.mean_in_progress >= 0.0)
         {
-            let group = seen.entry(Arc::clone(&stake.host)).or_default();
-            *group.entry(Arc::clone(&stake.group)).or_default() += stake.mean_in_progress;
+            let group = busy_by_host.entry(Arc::clone(&host_work.host)).or_default();
+            *group.entry(Arc::clone(&host_work.group)).or_default() += host_work.mean_in_progress;
         }
-        seen.retain(|_, groups| groups.len() > 1);
-        let mut before = core::mem::take(&mut self.parts);
-        for (host, groups) in seen {
-            let known = before.remove(&host).unwrap_or_default();
-            let part = |(group, busy): (Arc<str>, f64)| {
-                let part = known.get(&group).map_or(HostShare { busy, notified: false }, |part| HostShare {
-                    busy: busy + (part.busy - busy) * kept,
-                    ..*part
-                });
-                (group, part)
+        busy_by_host.retain(|_, groups| groups.len() > 1);
+        let mut previous_shares = core::mem::take(&mut self.shares);
+        for (host, groups) in busy_by_host {
+            let previous_groups = previous_shares.remove(&host).unwrap_or_default();
+            let share_of = |(group, mean_busy): (Arc<str>, f64)| {
+                let host_share = previous_groups.get(&group).map_or(
+                    HostShare { mean_busy, notified: false },
+                    |previous| HostShare {
+                        mean_busy: mean_busy + (previous.mean_busy - mean_busy) * decay,
+                        ..*previous
+                    },
+                );
+                (group, host_share)
             };
-            self.parts.insert(host, groups.into_iter().map(part).collect());
+            self.shares.insert(host, groups.into_iter().map(share_of).collect());
         }
         // The host belongs to one group again.
-        for (host, groups) in before {
-            for (group, _) in groups.iter().filter(|(_, part)| part.notified) {
+        for (host, groups) in previous_shares {
+            for (group, _) in groups.iter().filter(|(_, host_share)| host_share.notified) {
                 self.events.push(event(group, format!("has {host} to itself again"), Vec::new()));
             }
         }
@@ -85,21 +89,21 @@ impl SharedHosts {
 
     /// Returns the group's part of the work on a host, above 0 and at most 1, and the number of groups there.
     pub fn share(&self, host: &str, group: &str) -> (f64, u32) {
-        let Some(groups) = self.parts.get(host) else { return (1.0, 1) };
+        let Some(groups) = self.shares.get(host) else { return (1.0, 1) };
         let count = groups.len() as f64;
-        let all: f64 = groups.values().map(|part| part.busy).sum();
-        let Some(own) = groups.get(group) else { return (1.0, 1) };
+        let total_busy: f64 = groups.values().map(|host_share| host_share.mean_busy).sum();
+        let Some(group_share) = groups.get(group) else { return (1.0, 1) };
         // On a nearly idle host all have the same part.
-        let share = (own.busy + IDLE) / (all + count * IDLE);
-        (share.clamp(LEAST, 1.0), groups.len() as u32)
+        let share = (group_share.mean_busy + IDLE_LOAD) / (total_busy + count * IDLE_LOAD);
+        (share.clamp(MIN_SHARE, 1.0), groups.len() as u32)
     }
 
     /// Returns the other groups on a host with their parts, the greatest first.
     pub fn others(&self, host: &str, group: &str) -> Vec<(Arc<str>, f64)> {
-        let Some(groups) = self.parts.get(host) else { return Vec::new() };
+        let Some(groups) = self.shares.get(host) else { return Vec::new() };
         let others = groups.keys().filter(|name| ***name != *group);
         let mut others: Vec<_> = others.map(|name| (Arc::clone(name), self.share(host, name).0)).collect();
-        others.sort_by(|one, other| other.1.total_cmp(&one.1));
+        others.sort_by(|left, right| right.1.total_cmp(&left.1));
         others
     }
 
@@ -110,43 +114,51 @@ impl SharedHosts {
 
     /// Records events for the groups to which others begin or cease to matter.
     fn emit_events(&mut self) {
-        let mut news = Vec::new();
-        for (host, groups) in &self.parts {
-            for (group, part) in groups {
+        let mut changes = Vec::new();
+        for (host, groups) in &self.shares {
+            for (group, host_share) in groups {
                 let (share, _) = self.share(host, group);
-                let idle = groups.values().map(|part| part.busy).sum::<f64>() < BUSY;
-                let matters = match part.notified {
-                    false => 1.0 - share >= MUCH && !idle,
-                    true => 1.0 - share >= LITTLE,
+                let idle = groups.values().map(|host_share| host_share.mean_busy).sum::<f64>() < MIN_BUSY;
+                let is_notable = match host_share.notified {
+                    false => 1.0 - share >= NOTABLE_OTHERS && !idle,
+                    true => 1.0 - share >= MINOR_OTHERS,
                 };
-                if matters != part.notified {
-                    news.push((Arc::clone(host), Arc::clone(group), share));
+                if is_notable != host_share.notified {
+                    changes.push((Arc::clone(host), Arc::clone(group), share));
                 }
             }
         }
-        for (host, group, share) in news {
+        for (host, group, share) in changes {
             let others = self.others(&host, &group);
-            let named = others.iter().take(NAMED).map(|(name, part)| format!("{name} {:.0}%", part * 100.0));
-            let named: Vec<String> = named.collect();
-            let told = self.parts.get_mut(&host).and_then(|groups| groups.get_mut(&group));
-            let Some(told) = told else { continue };
-            told.notified = !told.notified;
-            let why = match told.notified {
+            let names = others
+                .iter()
+                .take(MAX_NAMED)
+                .map(|(name, other_share)| format!("{name} {:.0}%", other_share * 100.0));
+            let names: Vec<String> = names.collect();
+            let changed_share = self.shares.get_mut(&host).and_then(|groups| groups.get_mut(&group));
+            let Some(changed_share) = changed_share else { continue };
+            changed_share.notified = !changed_share.notified;
+            let reason = match changed_share.notified {
                 true => format!(
                     "shares {host} with others, who do much of what is done there: {}",
-                    named.join(", ")
+                    names.join(", ")
                 ),
-                false => format!("shares {host} with others who do little there: {}", named.join(", ")),
+                false => format!("shares {host} with others who do little there: {}", names.join(", ")),
             };
             let mut inputs = Vec::from([("own_share".to_string(), share)]);
-            inputs.extend(others.iter().take(NAMED).map(|(name, part)| (format!("share_of_{name}"), *part)));
-            self.events.push(event(&group, why, inputs));
+            inputs.extend(
+                others
+                    .iter()
+                    .take(MAX_NAMED)
+                    .map(|(name, other_share)| (format!("share_of_{name}"), *other_share)),
+            );
+            self.events.push(event(&group, reason, inputs));
         }
     }
 }
 
-fn event(group: &Arc<str>, why: String, inputs: Vec<(String, f64)>) -> Event {
-    Event { kind: EventKind::HostShared, group: Arc::clone(group), member: None, why, inputs }
+fn event(group: &Arc<str>, reason: String, inputs: Vec<(String, f64)>) -> Event {
+    Event { kind: EventKind::HostShared, group: Arc::clone(group), member: None, why: reason, inputs }
 }
 
 /// A divided load: the group follows its own part at once, and that of others slowly.
@@ -167,7 +179,7 @@ impl Default for LoadAttribution {
 impl LoadAttribution {
     /// Sets the group's part of the work there, and the number of groups there: [`SharedHosts::share`].
     pub fn set_share(&mut self, (share, groups): (f64, u32)) {
-        (self.share, self.groups) = (share.clamp(LEAST, 1.0), groups.max(1));
+        (self.share, self.groups) = (share.clamp(MIN_SHARE, 1.0), groups.max(1));
         if self.groups == 1 {
             (self.share, self.others) = (1.0, None);
         }
@@ -183,14 +195,14 @@ impl LoadAttribution {
         if self.groups == 1 {
             return load;
         }
-        let own = load * self.share;
-        let others = load - own;
-        let slow = match self.others {
-            Some(slow) => slow + (others - slow) / (2.0 * f64::from(self.groups)),
+        let attributed = load * self.share;
+        let others = load - attributed;
+        let smoothed_others = match self.others {
+            Some(smoothed) => smoothed + (others - smoothed) / (2.0 * f64::from(self.groups)),
             None => others,
         };
-        self.others = Some(slow);
-        own + slow
+        self.others = Some(smoothed_others);
+        attributed + smoothed_others
     }
 
     /// Returns the part of the load that is the group's own, 0 to 1.
@@ -203,17 +215,17 @@ impl LoadAttribution {
 const HALF_LIFE: f64 = 5.0;
 
 /// The number of requests added to each group, so that on an idle host all have the same part.
-const IDLE: f64 = 0.01;
+const IDLE_LOAD: f64 = 0.01;
 
 /// The minimum part of a group: with less it would never learn its effect.
-const LEAST: f64 = 0.02;
+const MIN_SHARE: f64 = 0.02;
 
 /// The requests in progress on a host below which the parts do not matter.
-const BUSY: f64 = 0.5;
+const MIN_BUSY: f64 = 0.5;
 
 /// The part of others from which they matter, and down to which they continue to.
-const MUCH: f64 = 0.25;
-const LITTLE: f64 = 0.1;
+const NOTABLE_OTHERS: f64 = 0.25;
+const MINOR_OTHERS: f64 = 0.1;
 
 /// The number of groups named in an event.
-const NAMED: usize = 4;
+const MAX_NAMED: usize = 4;

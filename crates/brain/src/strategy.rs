@@ -162,22 +162,22 @@ pub struct StrategyParams(pub Vec<f64>);
 impl StrategyParams {
     /// Returns every parameter at its default.
     pub fn defaults(strategy: &Strategy) -> Self {
-        Self(strategy.params.iter().map(|knob| knob.default).collect())
+        Self(strategy.params.iter().map(|param| param.default).collect())
     }
 
     /// Returns as many values as the strategy has parameters, each within its range. A missing value or one
     /// that is not a number becomes the default.
     pub(crate) fn fit(&self, strategy: &Strategy) -> Self {
-        let fit = |(index, knob): (usize, &StrategyParam)| match self.0.get(index) {
-            Some(value) if !value.is_nan() => value.clamp(knob.min, knob.max),
-            _ => knob.default,
+        let value_of = |(index, param): (usize, &StrategyParam)| match self.0.get(index) {
+            Some(value) if !value.is_nan() => value.clamp(param.min, param.max),
+            _ => param.default,
         };
-        Self(strategy.params.iter().enumerate().map(fit).collect())
+        Self(strategy.params.iter().enumerate().map(value_of).collect())
     }
 
     /// Returns the value of the parameter called `name`, if the strategy has it.
     pub fn get(&self, strategy: &Strategy, name: &str) -> Option<f64> {
-        let index = strategy.params.iter().position(|knob| knob.name == name)?;
+        let index = strategy.params.iter().position(|param| param.name == name)?;
         self.0.get(index).copied()
     }
 
@@ -207,7 +207,7 @@ const DEFAULTS: Strategy = Strategy {
     enforces_limits: false,
     prepare: |_, _| StrategyTable::None,
     alert_rule: |_| AlertRule::Surplus,
-    choose: |plan, hand, ask| fewest_in_flight(plan, hand, ask, &|_| true).unwrap_or(NO_MEMBER),
+    choose: |plan, picker, request| fewest_in_flight(plan, picker, request, &|_| true).unwrap_or(NO_MEMBER),
     second_choice: fewest_in_flight,
     observe: |_, _, _, _, _| {},
     record_report: |_, _, _, _| {},
@@ -226,22 +226,28 @@ pub(crate) fn record_mean_latency(
 ) {
     let latency = nanos(latency);
     match vitals.mean_latency() {
-        Some(mean) if failed => vitals.blend(failure_latency(latency, mean), LATENCIES, now),
+        Some(mean) if failed => vitals.blend(failure_latency(latency, mean), LATENCY_SAMPLES, now),
         None if failed => {}
         // For a member with load reports, the latency stands beside the report and ages with it.
         Some(mean) if vitals.last_report.was_ever_received() => {
-            vitals.blend_from(mean, latency.min(LONG * mean), LATENCIES, now);
+            vitals.blend_from(mean, latency.min(MAX_LATENCY_RATIO * mean), LATENCY_SAMPLES, now);
         }
         // A request many times as long as the others (an export, a stream) does not show a slow member: some
         // are that long.
         Some(mean) => {
             // A member that was slow long ago does not count as slow if it is fast now.
-            let quick =
-                vitals.latency_and_age(now).is_some_and(|(_, age)| age as i64 as f32 > STALE * latency);
-            let most = if quick { STALE * latency } else { f32::INFINITY };
-            vitals.blend_from(mean.min(most), latency.min(LONG * mean), LATENCIES, now);
+            let is_stale = vitals
+                .latency_and_age(now)
+                .is_some_and(|(_, age)| age as i64 as f32 > STALE_LATENCY_MULTIPLE * latency);
+            let max_mean = if is_stale { STALE_LATENCY_MULTIPLE * latency } else { f32::INFINITY };
+            vitals.blend_from(
+                mean.min(max_mean),
+                latency.min(MAX_LATENCY_RATIO * mean),
+                LATENCY_SAMPLES,
+                now,
+            );
         }
-        None => vitals.blend(latency, LATENCIES, now),
+        None => vitals.blend(latency, LATENCY_SAMPLES, now),
     }
 }
 
@@ -250,31 +256,31 @@ pub(crate) fn record_mean_latency(
 /// A failure is never fast, and each makes the next count for more. The bound lets successes make up for many
 /// of them.
 pub(crate) fn failure_latency(latency: f32, mean: f32) -> f32 {
-    latency.max(mean).max((2.0 * mean).min(FAILURES))
+    latency.max(mean).max((2.0 * mean).min(MAX_FAILURE_LATENCY))
 }
 
 /// The number of latencies over which a member's latency is averaged.
-const LATENCIES: f32 = 8.0;
+const LATENCY_SAMPLES: f32 = 8.0;
 
 /// The maximum that one latency counts as, as a multiple of the mean.
-const LONG: f32 = 8.0;
+const MAX_LATENCY_RATIO: f32 = 8.0;
 
 /// If the mean is older than this multiple of the present latency, it counts as at most this multiple of it.
-const STALE: f32 = 16.0;
+const STALE_LATENCY_MULTIPLE: f32 = 16.0;
 
 /// The maximum that a failure counts as if it did not take longer, nanoseconds.
-const FAILURES: f32 = 1e9;
+const MAX_FAILURE_LATENCY: f32 = 1e9;
 
 /// Returns `true` if a member takes this turn, for strategies with turns or ranks and no shares. A member in
 /// slow start takes a growing part of its turns at random; `chance` is 64 random bits.
-fn takes_turn(member: &Member, chance: u64) -> bool {
-    member.state != MemberState::SlowStart || unit(chance) * member.capacity < member.weight
+fn takes_turn(member: &Member, random_bits: u64) -> bool {
+    member.state != MemberState::SlowStart || unit(random_bits) * member.capacity < member.weight
 }
 
 /// Returns the figure of strategies by shares.
 fn share(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
-    let all: f64 = plan.members().iter().map(|member| member.weight).sum();
-    Vec::from([("share", member.weight / all)])
+    let total_weight: f64 = plan.members().iter().map(|member| member.weight).sum();
+    Vec::from([("share", member.weight / total_weight)])
 }
 
 /// Returns the figure of strategies that compare requests in flight per weight.
@@ -286,8 +292,8 @@ fn relative_load(_: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)>
 fn fewest_in_flight(
     plan: &Plan,
     _: &mut PickerState,
-    ask: &PickRequest,
-    left: Eligible<'_>,
+    request: &PickRequest,
+    has_room: Eligible<'_>,
 ) -> Option<usize> {
-    least_connections::least_loaded(plan, ask, left)
+    least_connections::least_loaded(plan, request, has_room)
 }

@@ -104,7 +104,7 @@ const SIGTERM: i32 = 15;
 
 /// The time within which an orderly end after a start command is followed by a start. A process that another
 /// command told to end is seen to run until it has ended.
-const CROSSED: Duration = Duration::from_secs(5);
+const CONFIRMATION_WINDOW: Duration = Duration::from_secs(5);
 
 /// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,9 +127,9 @@ pub struct ProcessSupervision {
     /// The start of the phase.
     since: Time,
     /// The time of the last start.
-    begun: Time,
+    started_at: Time,
     /// The time of the last start command for the process that runs.
-    confirmed: Option<Time>,
+    confirmed_at: Option<Time>,
     failures: u32,
     restarts: u64,
     /// The end of the pause, or of the patience.
@@ -145,8 +145,8 @@ impl ProcessSupervision {
             phase: ProcessPhase::Stopped,
             wanted: false,
             since: now,
-            begun: now,
-            confirmed: None,
+            started_at: now,
+            confirmed_at: None,
             failures: 0,
             restarts: 0,
             due: None,
@@ -160,8 +160,8 @@ impl ProcessSupervision {
     }
 
     /// Applies other time limits; a running pause or patience stays as it is.
-    pub fn set_policy(&mut self, rules: RestartPolicy) {
-        self.policy = rules;
+    pub fn set_policy(&mut self, policy: RestartPolicy) {
+        self.policy = policy;
     }
 
     /// Starts it, now or once it has ended. A start command clears its failures.
@@ -172,7 +172,7 @@ impl ProcessSupervision {
                 self.failures = 0;
                 self.begin(now);
             }
-            ProcessPhase::Running => self.confirmed = Some(now),
+            ProcessPhase::Running => self.confirmed_at = Some(now),
             ProcessPhase::Stopping => {}
         }
     }
@@ -200,25 +200,29 @@ impl ProcessSupervision {
     }
 
     /// Records that it was found running, for the time `ran`.
-    pub fn adopt(&mut self, ran: Duration, now: Time) {
+    pub fn adopt(&mut self, running_for: Duration, now: Time) {
         self.wanted = true;
-        self.begun = now - ran;
+        self.started_at = now - running_for;
         self.enter(ProcessPhase::Running, None, now);
-        self.since = self.begun;
+        self.since = self.started_at;
     }
 
     /// Records that it was found to have ended, unseen, while it was to run: a failure like another.
-    pub fn record_missed_exit(&mut self, chance: u64, now: Time) {
+    pub fn record_missed_exit(&mut self, random_bits: u64, now: Time) {
         self.wanted = true;
-        self.fail(chance, now);
+        self.fail(random_bits, now);
     }
 
     /// Records its ending. `chance` is random bits.
-    pub fn record_exit(&mut self, ending: ExitCause, chance: u64, now: Time) {
+    pub fn record_exit(&mut self, cause: ExitCause, random_bits: u64, now: Time) {
         match self.phase {
-            ProcessPhase::Running => match ending.class() {
+            ProcessPhase::Running => match cause.class() {
                 // The start command came while the process was ending.
-                ExitClass::Requested if self.confirmed.is_some_and(|at| now.since(at) <= CROSSED) => {
+                ExitClass::Requested
+                    if self
+                        .confirmed_at
+                        .is_some_and(|confirmed_at| now.since(confirmed_at) <= CONFIRMATION_WINDOW) =>
+                {
                     self.restarts += 1;
                     self.begin(now);
                 }
@@ -227,7 +231,7 @@ impl ProcessSupervision {
                     self.enter(ProcessPhase::Stopped, None, now);
                 }
                 ExitClass::Misconfigured => self.enter(ProcessPhase::Failed, None, now),
-                ExitClass::Failure => self.fail(chance, now),
+                ExitClass::Failure => self.fail(random_bits, now),
             },
             ProcessPhase::Stopping if self.wanted => {
                 self.restarts += 1;
@@ -240,7 +244,7 @@ impl ProcessSupervision {
             ProcessPhase::BackingOff | ProcessPhase::Failed | ProcessPhase::Stopped => {}
         }
         // No process is left to terminate or kill.
-        self.actions.retain(|order| *order == ProcessAction::Start);
+        self.actions.retain(|action| *action == ProcessAction::Start);
     }
 
     /// Records a change of its configuration: it is started, if it failed for that.
@@ -303,7 +307,7 @@ impl ProcessSupervision {
     }
 
     fn begin(&mut self, now: Time) {
-        (self.begun, self.confirmed) = (now, None);
+        (self.started_at, self.confirmed_at) = (now, None);
         self.enter(ProcessPhase::Running, None, now);
         self.actions.push_back(ProcessAction::Start);
     }
@@ -313,14 +317,18 @@ impl ProcessSupervision {
         self.actions.push_back(ProcessAction::Terminate);
     }
 
-    fn fail(&mut self, chance: u64, now: Time) {
-        let settled = now.since(self.begun) >= self.policy.reset_after;
-        self.failures = if settled { 1 } else { self.failures.saturating_add(1) };
+    fn fail(&mut self, random_bits: u64, now: Time) {
+        let was_stable = now.since(self.started_at) >= self.policy.reset_after;
+        self.failures = if was_stable { 1 } else { self.failures.saturating_add(1) };
         if self.failures == 1 {
             self.restarts += 1;
             return self.begin(now);
         }
-        self.enter(ProcessPhase::BackingOff, Some(now + pause(&self.policy, self.failures, chance)), now);
+        self.enter(
+            ProcessPhase::BackingOff,
+            Some(now + backoff(&self.policy, self.failures, random_bits)),
+            now,
+        );
     }
 
     fn enter(&mut self, phase: ProcessPhase, due: Option<Time>, now: Time) {
@@ -329,10 +337,10 @@ impl ProcessSupervision {
 }
 
 /// Returns a pause between a half and the whole of the doubled one, for two or more failures in a row.
-fn pause(rules: &RestartPolicy, failures: u32, chance: u64) -> Duration {
+fn backoff(policy: &RestartPolicy, failures: u32, random_bits: u64) -> Duration {
     // Beyond this number the longest is reached from any first pause.
-    let doubled = rules.first.saturating_mul(1 << failures.saturating_sub(2).min(30));
-    let whole = doubled.min(rules.max_backoff);
-    let off = (whole.as_nanos() / 2 * u128::from(chance >> 32)) >> 32;
-    whole.saturating_sub(Duration::from_nanos(u64::try_from(off).unwrap_or(u64::MAX)))
+    let doubled = policy.first.saturating_mul(1 << failures.saturating_sub(2).min(30));
+    let max_pause = doubled.min(policy.max_backoff);
+    let jitter = (max_pause.as_nanos() / 2 * u128::from(random_bits >> 32)) >> 32;
+    max_pause.saturating_sub(Duration::from_nanos(u64::try_from(jitter).unwrap_or(u64::MAX)))
 }

@@ -30,20 +30,20 @@ impl Time {
 
 impl Add<Duration> for Time {
     type Output = Self;
-    fn add(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
 impl Sub<Duration> for Time {
     type Output = Self;
-    fn sub(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    fn sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
 /// Returns the nanoseconds of a span, as exactly as means of latencies need. It does not use u128, whose
 /// conversion no processor supports.
-pub(crate) fn nanos(span: Duration) -> f32 {
-    span.as_secs() as f32 * 1e9 + span.subsec_nanos() as f32
+pub(crate) fn nanos(duration: Duration) -> f32 {
+    duration.as_secs() as f32 * 1e9 + duration.subsec_nanos() as f32
 }

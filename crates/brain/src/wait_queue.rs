@@ -57,9 +57,10 @@ impl DrainRate {
     /// | `Some(objective)` | `objective - sojourn` |
     /// | `None` | `max(1 s, 4 sojourn) - 2 sojourn` |
     pub fn new(sojourn: Duration, in_flight: u32, objective: Option<Duration>) -> Self {
-        let twice = sojourn.saturating_mul(2);
-        let usual = || crate::DEFAULT_MAX_WAIT.max(twice.saturating_mul(2)).saturating_sub(twice);
-        let wait = objective.map_or_else(usual, |objective| objective.saturating_sub(sojourn));
+        let twice_sojourn = sojourn.saturating_mul(2);
+        let default_wait =
+            || crate::DEFAULT_MAX_WAIT.max(twice_sojourn.saturating_mul(2)).saturating_sub(twice_sojourn);
+        let wait = objective.map_or_else(default_wait, |objective| objective.saturating_sub(sojourn));
         Self { sojourn: if sojourn.is_zero() { TARGET_WAIT } else { sojourn }, in_flight, wait }
     }
 }
@@ -70,17 +71,17 @@ impl DrainRate {
 pub(crate) struct WaitQueue<T> {
     /// The requests in the order of their arrival.
     waiters: VecDeque<QueuedRequest<T>>,
-    tickets: u64,
-    pace: DrainRate,
-    standing: bool,
+    last_ticket: u64,
+    drain_rate: DrainRate,
+    is_standing: bool,
     /// The number of more urgent requests that wait.
     ahead: usize,
     /// The time at which the last served one left.
-    served: Time,
+    last_served: Time,
     /// The time since which the queue has not been empty; while standing, the time of the last rejection.
     since: Time,
     /// The time of the last rejection, or of a client that gave up.
-    lost: Option<Time>,
+    last_rejected: Option<Time>,
 }
 
 /// A place in the queue.
@@ -117,13 +118,13 @@ impl<T> Default for WaitQueue<T> {
     fn default() -> Self {
         Self {
             waiters: VecDeque::new(),
-            tickets: 0,
-            pace: DrainRate::default(),
-            standing: false,
+            last_ticket: 0,
+            drain_rate: DrainRate::default(),
+            is_standing: false,
             ahead: 0,
-            served: Time(0),
+            last_served: Time(0),
             since: Time(0),
-            lost: None,
+            last_rejected: None,
         }
     }
 }
@@ -131,35 +132,41 @@ impl<T> Default for WaitQueue<T> {
 impl<T> WaitQueue<T> {
     /// Adds a request that came at `since` and found no room. Returns `None` if it is to be rejected at once.
     /// Call [`expire_next`](Self::expire_next) afterwards for the requests that it pushed out.
-    pub(crate) fn enter(&mut self, who: T, pace: DrainRate, since: Time, now: Time) -> Option<WaitTicket> {
-        self.pace = pace;
+    pub(crate) fn enter(
+        &mut self,
+        waker: T,
+        drain_rate: DrainRate,
+        since: Time,
+        now: Time,
+    ) -> Option<WaitTicket> {
+        self.drain_rate = drain_rate;
         if self.waiters.is_empty() {
-            self.served = self.served.max(now);
-            if !self.standing {
+            self.last_served = self.last_served.max(now);
+            if !self.is_standing {
                 self.since = now;
             }
         }
         self.judge(now);
-        let until = since + pace.wait;
-        let room = self.room(pace.wait);
+        let until = since + drain_rate.wait;
+        let room = self.capacity(drain_rate.wait);
         // Last come, first served: it takes the place of the oldest, if there is one to take.
-        let full = room == 0 || (!self.standing && self.waiters.len() >= room);
-        if until <= now || full {
+        let is_full = room == 0 || (!self.is_standing && self.waiters.len() >= room);
+        if until <= now || is_full {
             self.record_rejection(now);
             return None;
         }
-        self.tickets += 1;
-        let ticket = WaitTicket { number: self.tickets, until, urgency: Urgency::default() };
-        self.waiters.push_back(QueuedRequest { ticket, arrived_at: since, is_woken: false, waker: who });
+        self.last_ticket += 1;
+        let ticket = WaitTicket { number: self.last_ticket, until, urgency: Urgency::default() };
+        self.waiters.push_back(QueuedRequest { ticket, arrived_at: since, is_woken: false, waker });
         Some(ticket)
     }
 
     /// Returns the request to wake because room may have come free. None is woken twice before it has looked.
     pub(crate) fn wake_next(&mut self) -> Option<&T> {
-        let next = |waiter: &&mut QueuedRequest<T>| !waiter.is_woken;
-        let waiter = match self.standing {
-            true => self.waiters.iter_mut().rev().find(next),
-            false => self.waiters.iter_mut().find(next),
+        let is_waiting = |waiter: &&mut QueuedRequest<T>| !waiter.is_woken;
+        let waiter = match self.is_standing {
+            true => self.waiters.iter_mut().rev().find(is_waiting),
+            false => self.waiters.iter_mut().find(is_waiting),
         }?;
         waiter.is_woken = true;
         Some(&waiter.waker)
@@ -167,8 +174,8 @@ impl<T> WaitQueue<T> {
 
     /// Returns the next step of a request that was woken. Once it has looked in vain, it waits on.
     pub(crate) fn verdict(&mut self, ticket: WaitTicket) -> WaitVerdict {
-        match self.place(ticket) {
-            Some(place) if core::mem::take(&mut self.waiters[place].is_woken) => WaitVerdict::TryAgain,
+        match self.position(ticket) {
+            Some(position) if core::mem::take(&mut self.waiters[position].is_woken) => WaitVerdict::TryAgain,
             Some(_) => WaitVerdict::Wait,
             None => WaitVerdict::GiveUp,
         }
@@ -177,26 +184,26 @@ impl<T> WaitQueue<T> {
     /// Removes a request, with a member or without. Returns `true` if it was woken and has not looked: then
     /// another is to be woken.
     pub(crate) fn leave(&mut self, ticket: WaitTicket, served: bool, now: Time) -> bool {
-        let Some(place) = self.place(ticket) else { return false };
-        let called = self.waiters.remove(place).is_some_and(|waiter| waiter.is_woken);
+        let Some(position) = self.position(ticket) else { return false };
+        let was_woken = self.waiters.remove(position).is_some_and(|waiter| waiter.is_woken);
         if served {
-            self.served = now;
+            self.last_served = now;
         } else if now >= ticket.until {
             self.record_rejection(now);
         } else {
-            self.lost = Some(now);
+            self.last_rejected = Some(now);
         }
         self.judge(now);
-        called
+        was_woken
     }
 
     /// Removes and returns the next request whose wait is over, to be woken for that. Call it until there is
     /// none.
     pub(crate) fn expire_next(&mut self, now: Time) -> Option<T> {
         let first = self.waiters.front()?;
-        let longest = if self.standing { self.target() } else { self.pace.wait };
-        let late = now >= first.ticket.until.min(first.arrived_at + longest);
-        if !late && self.waiters.len() <= self.room(longest) {
+        let max_wait = if self.is_standing { self.target() } else { self.drain_rate.wait };
+        let is_late = now >= first.ticket.until.min(first.arrived_at + max_wait);
+        if !is_late && self.waiters.len() <= self.capacity(max_wait) {
             return None;
         }
         self.record_rejection(now);
@@ -215,59 +222,61 @@ impl<T> WaitQueue<T> {
 
     /// Returns whether the demand exceeds the capacity, so that the last to come goes first.
     pub(crate) fn is_standing(&self) -> bool {
-        self.standing
+        self.is_standing
     }
 
     /// Returns whether a request waits and none was served for the longest time that this should take.
     pub(crate) fn is_starved(&self, now: Time) -> bool {
         !self.waiters.is_empty()
-            && now.since(self.served) >= TARGET_WAIT.max(self.pace.sojourn).min(crate::DEFAULT_MAX_WAIT)
+            && now.since(self.last_served)
+                >= TARGET_WAIT.max(self.drain_rate.sojourn).min(crate::DEFAULT_MAX_WAIT)
     }
 
     /// Sets the rate at which places come free.
-    pub(crate) fn set_drain_rate(&mut self, pace: DrainRate) {
-        self.pace = pace;
+    pub(crate) fn set_drain_rate(&mut self, drain_rate: DrainRate) {
+        self.drain_rate = drain_rate;
     }
 
     /// Returns the number of places that come free within this time for these requests, at least one if none
     /// goes before them. An empty flight from here is chance, and predicts little.
-    fn room(&self, wait: Duration) -> usize {
-        let sojourns = wait.as_secs_f64() / self.pace.sojourn.as_secs_f64().max(1e-9);
+    fn capacity(&self, wait: Duration) -> usize {
+        let sojourns = wait.as_secs_f64() / self.drain_rate.sojourn.as_secs_f64().max(1e-9);
         // Rounded up, but not for the error of a division.
-        let free = libm::ceil(f64::from(self.pace.in_flight.max(1)) * sojourns - 1e-6);
-        let free = (free as usize).max(1);
-        free.saturating_sub(self.ahead)
+        let capacity = libm::ceil(f64::from(self.drain_rate.in_flight.max(1)) * sojourns - 1e-6);
+        let capacity = (capacity as usize).max(1);
+        capacity.saturating_sub(self.ahead)
     }
 
     fn target(&self) -> Duration {
-        (TARGET_WAIT / 5).min(self.pace.wait)
+        (TARGET_WAIT / 5).min(self.drain_rate.wait)
     }
 
     fn interval(&self) -> Duration {
-        INTERVAL.max(self.pace.sojourn * 4)
+        INTERVAL.max(self.drain_rate.sojourn * 4)
     }
 
     /// Changes the state, if it is time.
     fn judge(&mut self, now: Time) {
-        if !self.standing && self.waiters.is_empty() {
+        if !self.is_standing && self.waiters.is_empty() {
             self.since = now;
         }
-        let interval = if self.standing { CALM } else { self.interval() };
-        let due = self.standing || self.lost.is_some_and(|lost| now.since(lost) <= interval);
-        if due && now.since(self.since) >= interval {
-            self.standing = !self.standing;
+        let interval = if self.is_standing { CALM_INTERVAL } else { self.interval() };
+        let may_switch =
+            self.is_standing || self.last_rejected.is_some_and(|last_lost| now.since(last_lost) <= interval);
+        if may_switch && now.since(self.since) >= interval {
+            self.is_standing = !self.is_standing;
             self.since = now;
         }
     }
 
     fn record_rejection(&mut self, now: Time) {
-        self.lost = Some(now);
-        if self.standing {
+        self.last_rejected = Some(now);
+        if self.is_standing {
             self.since = now;
         }
     }
 
-    fn place(&self, ticket: WaitTicket) -> Option<usize> {
+    fn position(&self, ticket: WaitTicket) -> Option<usize> {
         self.waiters.binary_search_by_key(&ticket.number, |waiter| waiter.ticket.number).ok()
     }
 }
@@ -279,7 +288,7 @@ pub const TARGET_WAIT: Duration = Duration::from_millis(100);
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The time without a rejection after which a queue stands no more.
-const CALM: Duration = Duration::from_secs(2);
+const CALM_INTERVAL: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests;

@@ -100,8 +100,8 @@ impl Cli {
 impl CliCommand {
     /// Returns the command that these arguments name, if they are valid.
     pub(crate) fn parse_arguments(arguments: &[String]) -> Option<Self> {
-        let words = std::iter::once("plimsoll").chain(arguments.iter().map(String::as_str));
-        Cli::try_parse_from(words).ok().map(|cli| cli.command)
+        let argv = std::iter::once("plimsoll").chain(arguments.iter().map(String::as_str));
+        Cli::try_parse_from(argv).ok().map(|cli| cli.command)
     }
 
     /// Returns the configuration file of a command that a Supervisor runs, if that is a file.
@@ -126,20 +126,20 @@ impl CliCommand {
     /// Runs the command.
     pub(crate) fn run(&self, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
         let output = globals.output;
-        let (of_load, of_references, of_models) =
+        let (is_load_format, is_reference_format, is_model_format) =
             (output.is_load_format(), output.is_reference_format(), output.is_model_format());
-        let known = match self {
-            Self::Load(_) if of_references || of_models => "table, json, hgrm and html",
-            Self::Ior(_) if of_load || of_models => "table, json, ior and corbaloc",
+        let supported_formats = match self {
+            Self::Load(_) if is_reference_format || is_model_format => "table, json, hgrm and html",
+            Self::Ior(_) if is_load_format || is_model_format => "table, json, ior and corbaloc",
             // Each of these commands lists its own formats.
             Self::Load(_) | Self::Ior(_) | Self::Model(_) => "",
-            _ if of_load || of_references || of_models => "table and json",
+            _ if is_load_format || is_reference_format || is_model_format => "table and json",
             _ => "",
         };
-        if !known.is_empty() {
+        if !supported_formats.is_empty() {
             return Err(CliError::new(
                 CliExitCode::Usage,
-                format_args!("this command knows --output {known} only"),
+                format_args!("this command knows --output {supported_formats} only"),
             ));
         }
         match self {

@@ -59,16 +59,16 @@ pub(crate) enum ControlError {
 impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable(what) | Self::Refused(what) => f.write_str(what),
+            Self::Unreachable(message) | Self::Refused(message) => f.write_str(message),
         }
     }
 }
 
 impl From<ControlError> for CliError {
-    fn from(trouble: ControlError) -> Self {
-        match trouble {
-            ControlError::Unreachable(what) => Self::new(CliExitCode::Unreachable, what),
-            ControlError::Refused(what) => Self::new(CliExitCode::Usage, what),
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Unreachable(message) => Self::new(CliExitCode::Unreachable, message),
+            ControlError::Refused(message) => Self::new(CliExitCode::Usage, message),
         }
     }
 }
@@ -88,28 +88,28 @@ pub(crate) enum ControlEndpoint {
 
 impl ControlEndpoint {
     fn parse(text: &str) -> Result<Self, ControlError> {
-        let refused = |what: &str| Err(ControlError::Refused(format!("{text}: {what}")));
+        let refuse = |reason: &str| Err(ControlError::Refused(format!("{text}: {reason}")));
         if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() { refused("has no path") } else { Ok(Self::Unix(path.into())) };
+            return if path.is_empty() { refuse("has no path") } else { Ok(Self::Unix(path.into())) };
         }
         if text == "off" {
-            return refused("commands are switched off; give --control http://HOST:PORT to look");
+            return refuse("commands are switched off; give --control http://HOST:PORT to look");
         }
         if text.starts_with("tls://") {
-            return refused(
+            return refuse(
                 "is control over TLS: give --host https://HOST:PORT, --ca and a certificate or token",
             );
         }
         let Some(authority) = text.strip_prefix("http://") else {
-            return refused("give unix:/path of a control socket, or http://HOST:PORT to look");
+            return refuse("give unix:/path of a control socket, or http://HOST:PORT to look");
         };
         match authority.trim_end_matches('/') {
-            "" => refused("has no host"),
+            "" => refuse("has no host"),
             rest if rest.contains(|c: char| "/@?#".contains(c) || c <= ' ') => {
-                refused("give no more than http://HOST:PORT")
+                refuse("give no more than http://HOST:PORT")
             }
             rest if rest.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) => {
-                refused("has no port; the listener's default is 9900")
+                refuse("has no port; the listener's default is 9900")
             }
             rest => Ok(Self::Http(rest.into())),
         }
@@ -124,8 +124,8 @@ impl ControlEndpoint {
 
     /// Returns `true` if no process accepts there any more; in doubt `false`.
     pub(crate) fn is_gone(&self) -> bool {
-        let gone = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
-        self.connect().is_err_and(|error| gone.contains(&error.kind()))
+        let gone_kinds = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
+        self.connect().is_err_and(|error| gone_kinds.contains(&error.kind()))
     }
 
     /// Asks for the document at `target`.
@@ -137,23 +137,23 @@ impl ControlEndpoint {
 
     /// Asks for an act (POST).
     pub(crate) fn post(&self, target: &str, body: &Value) -> Result<Value, ControlError> {
-        self.act("POST", target, body)
+        self.send_action("POST", target, body)
     }
 
     /// Asks for an entry to be written (PUT).
     pub(crate) fn put(&self, target: &str, body: &Value) -> Result<Value, ControlError> {
-        self.act("PUT", target, body)
+        self.send_action("PUT", target, body)
     }
 
     /// Asks for an end (DELETE).
     pub(crate) fn delete(&self, target: &str, body: &Value) -> Result<Value, ControlError> {
-        self.act("DELETE", target, body)
+        self.send_action("DELETE", target, body)
     }
 
-    fn act(&self, method: &str, target: &str, body: &Value) -> Result<Value, ControlError> {
+    fn send_action(&self, method: &str, target: &str, body: &Value) -> Result<Value, ControlError> {
         self.check_writable()?;
-        let nothing = body.is_null() && method == "DELETE";
-        let body = if nothing { String::new() } else { body.to_string() };
+        let is_empty = body.is_null() && method == "DELETE";
+        let body = if is_empty { String::new() } else { body.to_string() };
         let body =
             self.send(method, target, &body, ACTION_TIMEOUT)?.body().map_err(|e| self.stream_error(&e))?;
         Ok(serde_json::from_slice(&body).unwrap_or_default())
@@ -161,19 +161,19 @@ impl ControlEndpoint {
 
     /// Checks that acts are possible there.
     fn check_writable(&self) -> Result<(), ControlError> {
-        let why = match self {
+        let reason = match self {
             Self::Unix(_) | Self::Https(..) => return Ok(()),
             Self::Http(_) => "give --control unix:/path of the control socket to act",
-            Self::ReadOnly(_, why) => why,
+            Self::ReadOnly(_, reason) => reason,
         };
-        Err(ControlError::Refused(format!("{self} only shows: {why}")))
+        Err(ControlError::Refused(format!("{self} only shows: {reason}")))
     }
 
     /// Checks that a process accepts connections there, as far as this user may connect; in doubt it does.
     fn probe(&self) -> io::Result<()> {
-        let away = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
+        let away_kinds = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
         match self.connect() {
-            Err(error) if away.contains(&error.kind()) => Err(error),
+            Err(error) if away_kinds.contains(&error.kind()) => Err(error),
             _ => Ok(()),
         }
     }
@@ -203,7 +203,7 @@ impl ControlEndpoint {
     /// Returns the trouble of an error on a connection.
     fn connection_error(&self, error: &io::Error) -> ControlError {
         match (self, tls_client::tls_rejection(error)) {
-            (Self::Https(..), Some(why)) => ControlError::Refused(format!("{self}: {why}")),
+            (Self::Https(..), Some(reason)) => ControlError::Refused(format!("{self}: {reason}")),
             _ => self.stream_error(error),
         }
     }
@@ -213,30 +213,30 @@ impl ControlEndpoint {
         method: &str,
         target: &str,
         body: &str,
-        wait: Duration,
+        timeout: Duration,
     ) -> Result<http::HttpResponse, ControlError> {
         let socket = self.connect().map_err(|error| self.unreachable(&error))?;
-        self.ask(socket, method, target, body, wait)
+        self.send_request(socket, method, target, body, timeout)
     }
 
-    fn ask(
+    fn send_request(
         &self,
         mut socket: ControlStream,
         method: &str,
         target: &str,
         body: &str,
-        wait: Duration,
+        timeout: Duration,
     ) -> Result<http::HttpResponse, ControlError> {
-        socket.set_read_timeout(wait).map_err(|error| self.stream_error(&error))?;
+        socket.set_read_timeout(timeout).map_err(|error| self.stream_error(&error))?;
         let ticket = KerberosTicket::for_connection(self, &mut socket)?;
         let (host, token) = match self {
             Self::Unix(_) => ("plimsoll", String::new()),
             Self::Http(authority) | Self::ReadOnly(authority, _) => (authority.as_str(), String::new()),
-            Self::Https(authority, shown) => (
+            Self::Https(authority, credentials) => (
                 authority.as_str(),
                 ticket
                     .as_ref()
-                    .map_or_else(|| shown.authorization_header(), KerberosTicket::negotiate_header),
+                    .map_or_else(|| credentials.authorization_header(), KerberosTicket::negotiate_header),
             ),
         };
         // HTTP/1.0: the answer ends with the connection and is never chunked.
@@ -245,27 +245,31 @@ impl ControlEndpoint {
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        let sent = socket.write_all(request.as_bytes()).and_then(|()| socket.flush());
+        let write_result = socket.write_all(request.as_bytes()).and_then(|()| socket.flush());
         // A peer that closes the connection has sent the reason before, if it speaks TLS.
-        let answer = match (http::HttpResponse::read(socket), sent) {
-            (Ok(answer), _) => answer,
+        let response = match (http::HttpResponse::read(socket), write_result) {
+            (Ok(response), _) => response,
             (Err(error), Ok(())) => return Err(self.connection_error(&error)),
-            (Err(read), Err(_)) if tls_client::tls_rejection(&read).is_some() => {
-                return Err(self.connection_error(&read));
+            (Err(read_error), Err(_)) if tls_client::tls_rejection(&read_error).is_some() => {
+                return Err(self.connection_error(&read_error));
             }
             (Err(_), Err(error)) => return Err(self.connection_error(&error)),
         };
-        ticket.map_or(Ok(()), |ticket| ticket.verify(self, &answer))?;
-        match answer.status {
-            200..300 => Ok(answer),
+        ticket.map_or(Ok(()), |ticket| ticket.verify(self, &response))?;
+        match response.status {
+            200..300 => Ok(response),
             status => {
-                let body = answer.body().map_err(|error| self.stream_error(&error))?;
-                let said = serde_json::from_slice::<Value>(&body).unwrap_or_default();
-                let why = match said["error"].as_str() {
-                    Some(why) => why.to_owned(),
+                let body = response.body().map_err(|error| self.stream_error(&error))?;
+                let json = serde_json::from_slice::<Value>(&body).unwrap_or_default();
+                let message = match json["error"].as_str() {
+                    Some(message) => message.to_owned(),
                     None => format!("{self}{target} answered {status}: is it a balancer's admin listener?"),
                 };
-                Err(if status < 500 { ControlError::Refused(why) } else { ControlError::Unreachable(why) })
+                Err(if status < 500 {
+                    ControlError::Refused(message)
+                } else {
+                    ControlError::Unreachable(message)
+                })
             }
         }
     }
@@ -281,8 +285,8 @@ impl ControlEndpoint {
             Self::Http(authority) | Self::ReadOnly(authority, _) => {
                 Ok(ControlStream::Plain(tls_client::connect_tcp(authority, CONNECT_TIMEOUT)?.into()))
             }
-            Self::Https(authority, shown) => {
-                Ok(ControlStream::Tls(Box::new(shown.connect(authority, CONNECT_TIMEOUT)?)))
+            Self::Https(authority, credentials) => {
+                Ok(ControlStream::Tls(Box::new(credentials.connect(authority, CONNECT_TIMEOUT)?)))
             }
         }
     }
@@ -330,37 +334,37 @@ impl PartialEq for ControlEndpoint {
 /// Returns `control`, or `listen`, of a section of a file. The file may be wrong elsewhere, even in its
 /// syntax: an operator must be able to look at a balancer while its next configuration is written.
 fn address_in_file(file: &Path, section: &str, key: &str) -> Result<Option<String>, ControlError> {
-    let refused = |why: &dyn fmt::Display| {
+    let refuse = |reason: &dyn fmt::Display| {
         let file = file.display();
-        ControlError::Refused(format!("{file}: {why}; mend it, or say --control unix:/path"))
+        ControlError::Refused(format!("{file}: {reason}; mend it, or say --control unix:/path"))
     };
-    let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
+    let text = std::fs::read_to_string(file).map_err(|error| refuse(&error))?;
     let (table, errors) = DeTable::parse_recoverable(&text);
     let control = table.get_ref().get(section).and_then(|section| section.get_ref().get(key));
-    let control = control.map(|control| address(control.get_ref()));
+    let control = control.map(|control| control_address(control.get_ref()));
     match (control, errors.first()) {
         (Some(Some(control)), None) => Ok(Some(control.to_owned())),
         (Some(Some(control)), Some(_)) if ControlEndpoint::parse(control).is_ok() => {
             Ok(Some(control.to_owned()))
         }
-        (Some(None), None) => Err(refused(&format_args!("[{section}] {key} is not a text"))),
+        (Some(None), None) => Err(refuse(&format_args!("[{section}] {key} is not a text"))),
         (None, None) => Ok(None),
         // The wrong part may be the one with the address.
         (_, Some(error)) => {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            Err(refused(&format_args!("line {line}: {}", error.message())))
+            Err(refuse(&format_args!("line {line}: {}", error.message())))
         }
     }
 }
 
 /// Returns the address of control that is of this host, if there are several.
-fn address<'v>(control: &'v DeValue<'_>) -> Option<&'v str> {
+fn control_address<'v>(control: &'v DeValue<'_>) -> Option<&'v str> {
     match control {
         DeValue::Array(list) => {
-            let mut texts = list.iter().map(|one| one.get_ref().as_str());
+            let mut texts = list.iter().map(|item| item.get_ref().as_str());
             texts.find(|text| text.is_some_and(|text| text.starts_with("unix:"))).flatten()
         }
-        one => one.as_str(),
+        value => value.as_str(),
     }
 }
 
@@ -371,10 +375,7 @@ mod tests {
     #[test]
     fn nobody_there_says_what_to_do() {
         let control = ControlEndpoint::Unix(std::env::temp_dir().join("plimsoll-no-such.sock"));
-        let trouble = control.get::<Value>("/status").unwrap_err();
-        assert!(
-            matches!(&trouble, ControlError::Unreachable(why) if why.contains("plimsoll up")),
-            "{trouble}"
-        );
+        let error = control.get::<Value>("/status").unwrap_err();
+        assert!(matches!(&error, ControlError::Unreachable(why) if why.contains("plimsoll up")), "{error}");
     }
 }

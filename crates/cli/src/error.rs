@@ -22,8 +22,8 @@ pub(crate) enum CliExitCode {
 }
 
 impl From<CliExitCode> for ExitCode {
-    fn from(exit: CliExitCode) -> Self {
-        Self::from(exit as u8)
+    fn from(exit_code: CliExitCode) -> Self {
+        Self::from(exit_code as u8)
     }
 }
 
@@ -31,25 +31,25 @@ impl From<CliExitCode> for ExitCode {
 #[derive(Debug)]
 pub(crate) struct CliError {
     /// The exit code for the shell.
-    pub(crate) exit: CliExitCode,
+    pub(crate) exit_code: CliExitCode,
     /// The message for the person; ends in a newline.
     text: String,
 }
 
 impl CliError {
     /// Returns a failure with one line: the fault, its place, the remedy.
-    pub(crate) fn new(exit: CliExitCode, what: impl Display) -> Self {
-        Self::rendered(exit, format_args!("error: {what}\n"))
+    pub(crate) fn new(exit_code: CliExitCode, message: impl Display) -> Self {
+        Self::rendered(exit_code, format_args!("error: {message}\n"))
     }
 
     /// Returns the failure of a command that was tried.
-    pub(crate) fn failed(what: impl Display) -> Self {
-        Self::new(CliExitCode::Failed, what)
+    pub(crate) fn failed(message: impl Display) -> Self {
+        Self::new(CliExitCode::Failed, message)
     }
 
     /// Returns a failure with a text that begins with `error:` itself and may have several lines.
-    pub(crate) fn rendered(exit: CliExitCode, text: impl Display) -> Self {
-        Self { exit, text: text.to_string() }
+    pub(crate) fn rendered(exit_code: CliExitCode, text: impl Display) -> Self {
+        Self { exit_code, text: text.to_string() }
     }
 
     /// Returns the message on one line and without `error:`.

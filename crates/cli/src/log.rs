@@ -18,7 +18,7 @@ pub(crate) enum LogFormat {
 
 /// Sends the program's log to standard error from now on. `RUST_LOG` selects more finely than `-q` and `-v`
 /// do.
-pub(crate) fn start(form: LogFormat, globals: &GlobalArgs) {
+pub(crate) fn start(format: LogFormat, globals: &GlobalArgs) {
     let level = match (globals.quiet, globals.verbose) {
         (true, _) => "error",
         // Faults of peers are not the balancer's: `h2` would log each frame, and `kube_client` each answer
@@ -35,12 +35,12 @@ pub(crate) fn start(form: LogFormat, globals: &GlobalArgs) {
     // end the process.
     let log = log.log_internal_errors(false);
     // The journal dates its lines itself.
-    let dated = std::env::var_os("JOURNAL_STREAM").is_none();
+    let has_timestamps = std::env::var_os("JOURNAL_STREAM").is_none();
     let color = globals.allows_color(&io::stderr());
     // A running log stays.
-    let _ = match form {
+    let _ = match format {
         LogFormat::Json => log.json().flatten_event(true).try_init(),
-        LogFormat::Text if dated => log.with_ansi(color).compact().try_init(),
+        LogFormat::Text if has_timestamps => log.with_ansi(color).compact().try_init(),
         LogFormat::Text => {
             log.with_ansi(color && io::stderr().is_terminal()).compact().without_time().try_init()
         }

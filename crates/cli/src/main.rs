@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             failure.print(&cli.globals);
-            failure.exit.into()
+            failure.exit_code.into()
         }
     }
 }

@@ -161,23 +161,23 @@ pub(crate) fn write_stdout(text: &str) -> Result<(), CliError> {
 
 const RED: &str = "\x1b[1;31m";
 const YELLOW: &str = "\x1b[1;33m";
-const PLAIN: &str = "\x1b[0m";
+const RESET: &str = "\x1b[0m";
 
 /// Colours the words for severities, and the carets.
 fn paint(text: &str) -> String {
     let mut painted = String::new();
     let mut color = RED;
     for line in text.split_inclusive('\n') {
-        let carets = line.find('^').filter(|at| line[..*at].trim_start().trim_end() == "|");
+        let caret_start = line.find('^').filter(|index| line[..*index].trim_start().trim_end() == "|");
         if let Some(rest) = line.strip_prefix("error:") {
             color = RED;
-            painted.extend([RED, "error:", PLAIN, rest]);
+            painted.extend([RED, "error:", RESET, rest]);
         } else if let Some(rest) = line.strip_prefix("warning:") {
             color = YELLOW;
-            painted.extend([YELLOW, "warning:", PLAIN, rest]);
-        } else if let Some(start) = carets {
+            painted.extend([YELLOW, "warning:", RESET, rest]);
+        } else if let Some(start) = caret_start {
             let end = line[start..].find(|char| char != '^').map_or(line.len(), |length| start + length);
-            painted.extend([&line[..start], color, &line[start..end], PLAIN, &line[end..]]);
+            painted.extend([&line[..start], color, &line[start..end], RESET, &line[end..]]);
         } else {
             painted.push_str(line);
         }
@@ -193,9 +193,9 @@ mod tests {
     fn paint_adds_colour_and_nothing_else() {
         let text = "error: x:1:1: no\n    1 | a ^ b\n      | ^^ hint ^\nplain\nwarning: y\n";
         let painted = paint(text);
-        assert_eq!(painted.matches(PLAIN).count(), 3);
+        assert_eq!(painted.matches(RESET).count(), 3);
         assert!(painted.contains("| \x1b[1;31m^^\x1b[0m hint ^"), "{painted:?}");
-        let bare = painted.replace(RED, "").replace(YELLOW, "").replace(PLAIN, "");
-        assert_eq!(bare, text);
+        let unpainted = painted.replace(RED, "").replace(YELLOW, "").replace(RESET, "");
+        assert_eq!(unpainted, text);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const CLEAR_BELOW: &str = "\x1b[J";
 pub(crate) fn bar(share: f64, columns: usize) -> String {
     let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
     let mut bar = "█".repeat(eighths / 8);
-    bar.extend([' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get(eighths % 8).filter(|part| **part != ' '));
+    bar.extend([' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get(eighths % 8).filter(|glyph| **glyph != ' '));
     bar
 }
 
@@ -27,17 +27,17 @@ pub(crate) fn bar(share: f64, columns: usize) -> String {
 pub(crate) struct StyledLine(Vec<(String, TextStyle)>);
 
 impl StyledLine {
-    pub(crate) fn new(text: &str, tone: TextStyle) -> Self {
-        Self(vec![(text.to_owned(), tone)])
+    pub(crate) fn new(text: &str, style: TextStyle) -> Self {
+        Self(vec![(text.to_owned(), style)])
     }
 
-    pub(crate) fn push(&mut self, text: &str, tone: TextStyle) {
-        self.0.push((text.to_owned(), tone));
+    pub(crate) fn push(&mut self, text: &str, style: TextStyle) {
+        self.0.push((text.to_owned(), style));
     }
 
     /// Appends another line.
-    pub(crate) fn append(&mut self, more: Self) {
-        self.0.extend(more.0);
+    pub(crate) fn append(&mut self, other: Self) {
+        self.0.extend(other.0);
     }
 
     /// Returns its columns. None of the characters in use is wide.
@@ -58,7 +58,7 @@ impl StyledLine {
 
     /// Returns it as it is written to a terminal.
     pub(crate) fn paint(&self, color: bool) -> String {
-        self.0.iter().map(|(text, tone)| tone.paint(text, color)).collect()
+        self.0.iter().map(|(text, style)| style.paint(text, color)).collect()
     }
 }
 
@@ -77,10 +77,10 @@ pub(crate) fn is_dumb() -> bool {
 
 /// Restores the terminal before a panic prints its message.
 pub(crate) fn restore_on_panic(restore: impl Fn() + Send + Sync + 'static) {
-    let before = std::panic::take_hook();
+    let previous_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         restore();
-        before(panic);
+        previous_hook(panic);
     }));
 }
 

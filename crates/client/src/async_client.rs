@@ -45,10 +45,10 @@ impl AsyncClient {
         for socket in client.sockets().duplicates()? {
             sockets.push(UdpSocket::from_std(socket)?);
         }
-        let inner =
+        let state =
             Arc::new(AsyncState { client, waiting: Mutex::default(), timeout_changed: Notify::new() });
-        let task = tokio::spawn(serve_sockets(Arc::clone(&inner), sockets));
-        Ok(Self { inner, task })
+        let task = tokio::spawn(serve_sockets(Arc::clone(&state), sockets));
+        Ok(Self { inner: state, task })
     }
 
     /// Returns the member to send a request to. `info` is passed to the daemons' applications (at most 1000
@@ -57,19 +57,19 @@ impl AsyncClient {
     /// # Errors
     /// Returns an error if no member is available or no daemon answers.
     pub async fn pick(&self, service: u32, info: &[u8]) -> Result<PickedMember, PickError> {
-        let (tell, told) = oneshot::channel();
+        let (outcome_sender, outcome_receiver) = oneshot::channel();
         {
             let mut waiting = self.inner.lock();
             waiting.next_id += 1;
-            let tag = waiting.next_id;
-            self.inner.client.start_request(tag, service, info)?;
-            waiting.tasks.insert(tag, tell);
+            let request_id = waiting.next_id;
+            self.inner.client.start_request(request_id, service, info)?;
+            waiting.tasks.insert(request_id, outcome_sender);
         }
         // A cached answer is available at once.
         self.inner.deliver_outcomes();
         self.inner.timeout_changed.notify_one();
         // The background task lives as long as `self`.
-        told.await.unwrap_or(Err(PickError::NoResponse))
+        outcome_receiver.await.unwrap_or(Err(PickError::NoResponse))
     }
 
     /// Records a failure of a picked member, so that it is not picked for five seconds.
@@ -88,10 +88,10 @@ impl AsyncState {
     /// Passes the outcomes to the tasks that wait for them.
     fn deliver_outcomes(&self) {
         let mut waiting = self.lock();
-        while let Some((tag, outcome)) = self.client.next_outcome() {
-            if let Some(tell) = waiting.tasks.remove(&tag) {
+        while let Some((request_id, outcome)) = self.client.next_outcome() {
+            if let Some(outcome_sender) = waiting.tasks.remove(&request_id) {
                 // The waiting task may have been cancelled.
-                let _ = tell.send(outcome);
+                let _ = outcome_sender.send(outcome);
             }
         }
     }
@@ -113,23 +113,23 @@ impl AsyncState {
 }
 
 /// Receives datagrams and handles timeouts until it is aborted. The sockets are used for readiness only.
-async fn serve_sockets(inner: Arc<AsyncState>, sockets: Vec<UdpSocket>) {
+async fn serve_sockets(state: Arc<AsyncState>, sockets: Vec<UdpSocket>) {
     let mut sockets = sockets.iter();
-    let (one, other) = (sockets.next(), sockets.next());
+    let (first_socket, second_socket) = (sockets.next(), sockets.next());
     loop {
-        let due = async {
-            match inner.client.timeout() {
+        let timeout = async {
+            match state.client.timeout() {
                 Some(time) => sleep(time).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            () = readable(one) => inner.receive(one),
-            () = readable(other) => inner.receive(other),
-            () = due => drop(inner.client.process()),
-            () = inner.timeout_changed.notified() => {}
+            () = readable(first_socket) => state.receive(first_socket),
+            () = readable(second_socket) => state.receive(second_socket),
+            () = timeout => drop(state.client.process()),
+            () = state.timeout_changed.notified() => {}
         }
-        inner.deliver_outcomes();
+        state.deliver_outcomes();
     }
 }
 

@@ -61,10 +61,9 @@ impl Client {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(settings: ClientSettings) -> Result<Self, OpenError> {
-        let (asker, sockets) = RequestEngine::open(settings)?;
-        let (waiting, loose) = (HashMap::new(), VecDeque::new());
-        let state =
-            Mutex::new(ClientState { engine: asker, leader: None, next_id: 0, waiting, outcomes: loose });
+        let (engine, sockets) = RequestEngine::open(settings)?;
+        let (waiting, outcomes) = (HashMap::new(), VecDeque::new());
+        let state = Mutex::new(ClientState { engine, leader: None, next_id: 0, waiting, outcomes });
         Ok(Self { state, wakeup: Condvar::new(), sockets })
     }
 
@@ -76,15 +75,15 @@ impl Client {
     pub fn pick(&self, service: u32, info: &[u8]) -> Result<PickedMember, PickError> {
         let mut state = self.lock();
         state.next_id += 1;
-        let me = state.next_id;
-        state.engine.start_request(RequestOrigin::Thread(me), service, info)?;
-        state.waiting.insert(me, None);
+        let request_id = state.next_id;
+        state.engine.start_request(RequestOrigin::Thread(request_id), service, info)?;
+        state.waiting.insert(request_id, None);
         loop {
-            if self.distribute_outcomes(&mut state, Some(me)) {
+            if self.distribute_outcomes(&mut state, Some(request_id)) {
                 self.wakeup.notify_all();
             }
-            if let Some(Some(_)) = state.waiting.get(&me) {
-                let outcome = state.waiting.remove(&me).flatten();
+            if let Some(Some(_)) = state.waiting.get(&request_id) {
+                let outcome = state.waiting.remove(&request_id).flatten();
                 if state.leader.is_none() {
                     // Wake one of the others: it becomes the leader.
                     self.wakeup.notify_one();
@@ -93,14 +92,14 @@ impl Client {
             }
             let time = state.engine.timeout().unwrap_or(MAX_WAIT).min(MAX_WAIT);
             if state.leader.is_some() {
-                let waited = self.wakeup.wait_timeout(state, time);
-                let (again, over) = waited.unwrap_or_else(PoisonError::into_inner);
-                state = again;
-                if over.timed_out() {
+                let wait_result = self.wakeup.wait_timeout(state, time);
+                let (reacquired, wait_timeout) = wait_result.unwrap_or_else(PoisonError::into_inner);
+                state = reacquired;
+                if wait_timeout.timed_out() {
                     state.engine.process();
                 }
             } else {
-                state.leader = Some(me);
+                state.leader = Some(request_id);
                 drop(state);
                 self.sockets.wait(time);
                 state = self.lock();
@@ -142,11 +141,11 @@ impl Client {
     /// waiting.
     pub fn process(&self) -> bool {
         let mut state = self.lock();
-        let more = state.engine.process();
+        let has_more = state.engine.process();
         if self.distribute_outcomes(&mut state, None) {
             self.wakeup.notify_all();
         }
-        more
+        has_more
     }
 
     /// Returns the time until [`process`](Self::process) is due if the descriptor does not become readable
@@ -159,11 +158,11 @@ impl Client {
     /// Takes the next outcome and its tag.
     pub fn next_outcome(&self) -> Option<(u64, Result<PickedMember, PickError>)> {
         let mut state = self.lock();
-        let next = state.outcomes.pop_front();
-        if next.is_some() && state.outcomes.is_empty() {
+        let next_outcome = state.outcomes.pop_front();
+        if next_outcome.is_some() && state.outcomes.is_empty() {
             self.sockets.clear_readable();
         }
-        next
+        next_outcome
     }
 
     #[cfg(feature = "tokio")]
@@ -172,15 +171,15 @@ impl Client {
     }
 
     /// Distributes the outcomes. Returns `true` if a thread other than `me` got one.
-    fn distribute_outcomes(&self, state: &mut ClientState, me: Option<u64>) -> bool {
-        let mut told = false;
-        while let Some((tag, outcome)) = state.engine.next_finished() {
-            match tag {
-                RequestOrigin::Thread(who) => {
-                    if let Some(place) = state.waiting.get_mut(&who) {
-                        *place = Some(outcome);
-                        told |= me != Some(who);
-                        if state.leader == Some(who) {
+    fn distribute_outcomes(&self, state: &mut ClientState, own_id: Option<u64>) -> bool {
+        let mut is_notified = false;
+        while let Some((origin, outcome)) = state.engine.next_finished() {
+            match origin {
+                RequestOrigin::Thread(waiter_id) => {
+                    if let Some(slot) = state.waiting.get_mut(&waiter_id) {
+                        *slot = Some(outcome);
+                        is_notified |= own_id != Some(waiter_id);
+                        if state.leader == Some(waiter_id) {
                             // Another thread received the leader's answer while the leader polls the sockets.
                             self.sockets.wake();
                         }
@@ -194,7 +193,7 @@ impl Client {
                 }
             }
         }
-        told
+        is_notified
     }
 
     fn lock(&self) -> MutexGuard<'_, ClientState> {

@@ -31,7 +31,7 @@ pub(crate) struct RequestEngine<T> {
     multicast: Option<std::net::SocketAddr>,
     started: Instant,
     /// The tags of open requests by request id.
-    open: HashMap<u64, T>,
+    open_requests: HashMap<u64, T>,
     finished: VecDeque<FinishedRequest<T>>,
     datagram: Vec<u8>,
     /// One byte longer than the longest message, so that a longer datagram is detected.
@@ -45,8 +45,8 @@ impl<T> RequestEngine<T> {
     /// Returns an error if the settings are invalid, the keys cannot be read or no socket can be opened.
     pub(crate) fn open(settings: ClientSettings) -> Result<(Self, Arc<SocketSet>), OpenError> {
         settings.validate()?;
-        let begin = Instant::now();
-        let ring = ReloadableKeys::open(settings.keys, begin)?;
+        let started = Instant::now();
+        let keys = ReloadableKeys::open(settings.keys, started)?;
         let sockets = Arc::new(SocketSet::open(settings.interface)?);
         let mut config = LotteryClientConfig::new(brain::SipHashKey::new(random_secret()));
         (config.mode, config.attempts) = (settings.mode, settings.attempts.max(1));
@@ -56,18 +56,18 @@ impl<T> RequestEngine<T> {
         }
         let mut client = brain::LotteryClient::new(config);
         client.set_seeds(settings.daemons);
-        let asker = Self {
+        let engine = Self {
             client,
-            keys: ring,
+            keys,
             sockets: Arc::clone(&sockets),
             multicast: settings.multicast,
-            started: begin,
-            open: HashMap::new(),
+            started,
+            open_requests: HashMap::new(),
             finished: VecDeque::new(),
             datagram: Vec::new(),
             buffer: vec![0; MAX_REPORT_LEN + 1].into(),
         };
-        Ok((asker, sockets))
+        Ok((engine, sockets))
     }
 
     /// Asks for a member. The outcome is available at once if a cached answer can be used.
@@ -78,7 +78,7 @@ impl<T> RequestEngine<T> {
         match self.client.pick(self.now(), service, info) {
             PickStatus::Cached(answer) => self.finished.push_back((tag, to_picked_member(answer))),
             PickStatus::TooManyOpen => return Err(PickError::TooMany),
-            PickStatus::Requested(id) => drop(self.open.insert(id, tag)),
+            PickStatus::Requested(id) => drop(self.open_requests.insert(id, tag)),
         }
         self.flush();
         Ok(())
@@ -97,10 +97,10 @@ impl<T> RequestEngine<T> {
     /// Receives datagrams and handles timeouts. Returns `true` if more datagrams may be waiting.
     pub(crate) fn process(&mut self) -> bool {
         let now = self.now();
-        let Self { client, keys: ring, sockets, buffer, .. } = self;
-        let more = sockets.receive(buffer, |from, bytes| {
+        let Self { client, keys, sockets, buffer, .. } = self;
+        let has_more = sockets.receive(buffer, |from, bytes| {
             // Ignore datagrams that do not authenticate.
-            let message = ring.keys().open_answer(bytes).and_then(|opened| opened.message());
+            let message = keys.keys().open_answer(bytes).and_then(|open_message| open_message.message());
             if let Ok(message) = message {
                 client.handle(now, from, message);
             }
@@ -109,7 +109,7 @@ impl<T> RequestEngine<T> {
             client.handle_timeout(now);
         }
         self.flush();
-        more
+        has_more
     }
 
     /// Returns the time until [`process`](Self::process) is due without a datagram; `None` if no request is
@@ -125,22 +125,24 @@ impl<T> RequestEngine<T> {
 
     /// Sends the pending messages and collects the finished requests.
     fn flush(&mut self) {
-        let mut looked = false;
-        while let Some((to, message)) = self.client.poll_transmit() {
-            if !looked {
+        let mut keys_checked = false;
+        while let Some((target, message)) = self.client.poll_transmit() {
+            if !keys_checked {
                 self.keys.reload_if_changed(Instant::now());
-                looked = true;
+                keys_checked = true;
             }
             self.datagram.clear();
             // A client's messages always fit.
             if message.encode(self.keys.keys(), &mut self.datagram).is_err() {
                 continue;
             }
-            match (to, self.multicast) {
-                (MessageTarget::Address(to) | MessageTarget::KeyedClient(to, _), _)
-                | (MessageTarget::AllNodes, Some(to)) => self.sockets.send(&self.datagram, to),
+            match (target, self.multicast) {
+                (MessageTarget::Address(address) | MessageTarget::KeyedClient(address, _), _)
+                | (MessageTarget::AllNodes, Some(address)) => self.sockets.send(&self.datagram, address),
                 (MessageTarget::AllNodes, None) => {
-                    self.client.node_addresses().for_each(|to| self.sockets.send(&self.datagram, to));
+                    self.client
+                        .node_addresses()
+                        .for_each(|address| self.sockets.send(&self.datagram, address));
                 }
             }
         }
@@ -156,7 +158,7 @@ impl<T> RequestEngine<T> {
                     (id, Err(PickError::Busy))
                 }
             };
-            if let Some(tag) = self.open.remove(&id) {
+            if let Some(tag) = self.open_requests.remove(&id) {
                 self.finished.push_back((tag, outcome));
             }
         }
@@ -169,12 +171,12 @@ impl<T> RequestEngine<T> {
 
 /// Converts an answer. An answer without an address means that no member is available now.
 fn to_picked_member(answer: brain::LotteryAnswer) -> Result<PickedMember, PickError> {
-    let further = answer.fallbacks.iter().map(|further| (further.member, further.endpoint));
+    let fallbacks = answer.fallbacks.iter().map(|fallback| (fallback.member, fallback.endpoint));
     Ok(PickedMember {
         member: answer.member,
         address: answer.endpoint.ok_or(PickError::Busy)?,
         info: answer.info.to_vec(),
-        fallbacks: further.collect(),
+        fallbacks: fallbacks.collect(),
     })
 }
 
@@ -185,6 +187,6 @@ fn random_secret() -> [u8; 16] {
         return bytes;
     }
     // On a kernel without `getrandom` (before 3.17) the standard library seeds its hashers from /dev/urandom.
-    let half = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
-    (u128::from(half()) << 64 | u128::from(half())).to_ne_bytes()
+    let random_half = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
+    (u128::from(random_half()) << 64 | u128::from(random_half())).to_ne_bytes()
 }

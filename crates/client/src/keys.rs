@@ -63,7 +63,7 @@ impl ReloadableKeys {
                 let stamp = file_stamp(&path);
                 match read(&path) {
                     Ok(keys) => Ok(Self { keys, file: Some(WatchedFile { path, stamp, checked_at: now }) }),
-                    Err(why) => Err(OpenError::Keys { path, why }),
+                    Err(error) => Err(OpenError::Keys { path, why: error }),
                 }
             }
         }
@@ -95,9 +95,9 @@ impl ReloadableKeys {
 }
 
 fn file_stamp(path: &Path) -> Option<FileStamp> {
-    let about = fs::metadata(path).ok()?;
-    let changed = (about.ctime(), about.ctime_nsec());
-    Some(FileStamp { file: (about.dev(), about.ino()), size: about.size(), changed })
+    let metadata = fs::metadata(path).ok()?;
+    let changed = (metadata.ctime(), metadata.ctime_nsec());
+    Some(FileStamp { file: (metadata.dev(), metadata.ino()), size: metadata.size(), changed })
 }
 
 fn read(path: &Path) -> Result<KeyRing, String> {
@@ -106,7 +106,7 @@ fn read(path: &Path) -> Result<KeyRing, String> {
     file.map_err(|error| {
         format!("cannot be read: {error}; it is the file that `plimsoll lottery --keys` made")
     })?;
-    text.parse().map_err(|bad: plimsoll_wire::rfs::KeyFileError| bad.to_string())
+    text.parse().map_err(|error: plimsoll_wire::rfs::KeyFileError| error.to_string())
 }
 
 #[cfg(test)]
@@ -130,27 +130,29 @@ mod tests {
     fn a_file_that_changes_is_read_again_and_a_bad_one_is_not_taken() {
         let path = std::env::temp_dir().join(format!("plimsoll-client-keys-{}", std::process::id()));
         let file = TempFile(path.clone());
-        let begin = Instant::now();
-        let after = |seconds: u64| begin + Duration::from_secs(seconds);
+        let start = Instant::now();
+        let time_after = |seconds: u64| start + Duration::from_secs(seconds);
         fs::write(&file.0, line(1)).unwrap();
-        let mut ring = ReloadableKeys::open(KeySource::File(path.clone()), begin).unwrap();
-        let ids = |ring: &ReloadableKeys| ring.keys().ids().collect::<Vec<_>>();
+        let mut keys = ReloadableKeys::open(KeySource::File(path.clone()), start).unwrap();
+        let key_ids = |keys: &ReloadableKeys| keys.keys().ids().collect::<Vec<_>>();
         // The length differs, because the file system's clock may be coarse.
         fs::write(&file.0, line(1) + &line(2)).unwrap();
-        assert!(!ring.reload_if_changed(begin + CHECK_INTERVAL / 2));
-        assert_eq!(ids(&ring), [1], "too early to look");
-        assert!(ring.reload_if_changed(after(1)) && !ring.reload_if_changed(after(1) + CHECK_INTERVAL));
-        assert_eq!(ids(&ring), [1, 2]);
+        assert!(!keys.reload_if_changed(start + CHECK_INTERVAL / 2));
+        assert_eq!(key_ids(&keys), [1], "too early to look");
+        assert!(
+            keys.reload_if_changed(time_after(1)) && !keys.reload_if_changed(time_after(1) + CHECK_INTERVAL)
+        );
+        assert_eq!(key_ids(&keys), [1, 2]);
         fs::write(&file.0, "2 5a5a").unwrap();
-        assert!(!ring.reload_if_changed(after(3)));
-        assert_eq!(ids(&ring), [1, 2], "half written");
+        assert!(!keys.reload_if_changed(time_after(3)));
+        assert_eq!(key_ids(&keys), [1, 2], "half written");
         fs::remove_file(&file.0).unwrap();
-        assert!(!ring.reload_if_changed(after(4)));
+        assert!(!keys.reload_if_changed(time_after(4)));
         fs::write(&file.0, line(22)).unwrap();
-        assert!(ring.reload_if_changed(after(5)));
-        assert_eq!(ids(&ring), [22]);
+        assert!(keys.reload_if_changed(time_after(5)));
+        assert_eq!(key_ids(&keys), [22]);
         fs::remove_file(&file.0).unwrap();
-        let Err(OpenError::Keys { why, .. }) = ReloadableKeys::open(KeySource::File(path), begin) else {
+        let Err(OpenError::Keys { why, .. }) = ReloadableKeys::open(KeySource::File(path), start) else {
             panic!()
         };
         assert!(why.starts_with("cannot be read"), "{why}");

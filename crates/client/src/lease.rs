@@ -76,13 +76,15 @@ impl Lease {
     ///
     /// # Errors
     /// See [`LeaseError`].
-    pub fn bind(url: &str, group: &str, wish: &LeaseRequest) -> Result<Self, LeaseError> {
-        let usage = |why: &str| LeaseError::Usage(format!("{url}: {why}, such as http://10.0.0.9:9901"));
-        let host = url.strip_prefix("http://").ok_or_else(|| usage("give the address of a balancer"))?;
+    pub fn bind(url: &str, group: &str, request: &LeaseRequest) -> Result<Self, LeaseError> {
+        let usage_error =
+            |reason: &str| LeaseError::Usage(format!("{url}: {reason}, such as http://10.0.0.9:9901"));
+        let host =
+            url.strip_prefix("http://").ok_or_else(|| usage_error("give the address of a balancer"))?;
         let host = host.strip_suffix('/').unwrap_or(host);
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]%".contains(&byte);
-        if host.is_empty() || !host.bytes().all(plain) {
-            return Err(usage("give a host and a port and no more"));
+        let is_host_byte = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]%".contains(&byte);
+        if host.is_empty() || !host.bytes().all(is_host_byte) {
+            return Err(usage_error("give a host and a port and no more"));
         }
         let host = if host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
             host.to_owned()
@@ -90,24 +92,24 @@ impl Lease {
             format!("{host}:80")
         };
         // Names of groups need no escaping.
-        let named = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if group.is_empty() || !group.bytes().all(named) {
+        let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if group.is_empty() || !group.bytes().all(is_name_byte) {
             return Err(LeaseError::Usage(format!("{group:?} is not the name of a group")));
         }
-        let door = LeaseEndpoint { host, group: group.to_owned(), timeout: REQUEST_TIMEOUT };
-        let said = door.send("POST", "", Some(&wish.to_json()))?;
-        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let (member, why) = (String::new(), String::new());
+        let endpoint = LeaseEndpoint { host, group: group.to_owned(), timeout: REQUEST_TIMEOUT };
+        let response = endpoint.send("POST", "", Some(&request.to_json()))?;
+        let placeholder_address = SocketAddr::from(([0, 0, 0, 0], 0));
+        let (member, reason) = (String::new(), String::new());
         let mut lease = Self {
-            endpoint: door,
+            endpoint,
             id: String::new(),
             member,
-            address: nowhere,
+            address: placeholder_address,
             duration: Duration::ZERO,
             moved: false,
-            reason: why,
+            reason,
         };
-        lease.update(&said)?;
+        lease.update(&response)?;
         Ok(lease)
     }
 
@@ -117,9 +119,9 @@ impl Lease {
     /// # Errors
     /// Returns an error if the lease has ended ([`LeaseError::Unknown`]) or the balancer does not respond.
     /// The lease is unchanged then.
-    pub fn renew(&mut self, wish: &LeaseRequest) -> Result<bool, LeaseError> {
-        let said = self.endpoint.send("POST", &self.id, Some(&wish.to_json()))?;
-        self.update(&said)?;
+    pub fn renew(&mut self, request: &LeaseRequest) -> Result<bool, LeaseError> {
+        let response = self.endpoint.send("POST", &self.id, Some(&request.to_json()))?;
+        self.update(&response)?;
         Ok(self.moved)
     }
 
@@ -130,48 +132,55 @@ impl Lease {
     pub fn release(self) -> Result<(), LeaseError> {
         match self.endpoint.send("DELETE", &self.id, None) {
             Ok(_) | Err(LeaseError::Unknown(_)) => Ok(()),
-            Err(why) => Err(why),
+            Err(error) => Err(error),
         }
     }
 
-    fn update(&mut self, said: &Value) -> Result<(), LeaseError> {
-        let text = |key: &str| said[key].as_str().map(str::to_owned);
-        let whole = || {
-            let seconds = said["lease_seconds"].as_f64()?;
-            let span = Duration::try_from_secs_f64(seconds).ok()?;
-            let address = said["address"].as_str()?.parse().ok()?;
+    fn update(&mut self, response: &Value) -> Result<(), LeaseError> {
+        let text_field = |key: &str| response[key].as_str().map(str::to_owned);
+        let parse_fields = || {
+            let seconds = response["lease_seconds"].as_f64()?;
+            let duration = Duration::try_from_secs_f64(seconds).ok()?;
+            let address = response["address"].as_str()?.parse().ok()?;
             // The id becomes part of the path of the next request.
-            let id = text("lease")
+            let id = text_field("lease")
                 .filter(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
-            Some((id, text("member")?, address, span, said["moved"].as_bool()?, text("why")?))
+            Some((
+                id,
+                text_field("member")?,
+                address,
+                duration,
+                response["moved"].as_bool()?,
+                text_field("why")?,
+            ))
         };
-        let whole = whole()
+        let fields = parse_fields()
             .ok_or_else(|| LeaseError::NoResponse(format!("{} is no balancer", self.endpoint.host)))?;
-        (self.id, self.member, self.address, self.duration, self.moved, self.reason) = whole;
+        (self.id, self.member, self.address, self.duration, self.moved, self.reason) = fields;
         Ok(())
     }
 }
 
 impl LeaseRequest {
     fn to_json(&self) -> Value {
-        let mut wish = Map::new();
+        let mut request_json = Map::new();
         if let Some(key) = &self.key {
-            wish.insert("key".into(), key.as_str().into());
+            request_json.insert("key".into(), key.as_str().into());
         }
         if let Some(seconds) = self.seconds {
-            wish.insert("lease_seconds".into(), seconds.into());
+            request_json.insert("lease_seconds".into(), seconds.into());
         }
         if !self.exclude.is_empty() {
-            wish.insert("exclude".into(), json!(self.exclude));
+            request_json.insert("exclude".into(), json!(self.exclude));
         }
-        wish.into()
+        request_json.into()
     }
 }
 
 impl LeaseEndpoint {
     /// Sends a request and returns the JSON object of the response.
     fn send(&self, method: &str, lease: &str, body: Option<&Value>) -> Result<Value, LeaseError> {
-        let silence = |why: io::Error| LeaseError::NoResponse(format!("{}: {why}", self.host));
+        let no_response = |error: io::Error| LeaseError::NoResponse(format!("{}: {error}", self.host));
         let body = body.map_or_else(String::new, ToString::to_string);
         let slash = if lease.is_empty() { "" } else { "/" };
         let request = format!(
@@ -181,57 +190,57 @@ impl LeaseEndpoint {
             self.host,
             body.len()
         );
-        let answer = self.exchange(request.as_bytes()).map_err(silence)?;
-        let (status, said) = parse_response(&answer)
+        let response = self.exchange(request.as_bytes()).map_err(no_response)?;
+        let (status, response_json) = parse_response(&response)
             .ok_or_else(|| LeaseError::NoResponse(format!("{} is no balancer", self.host)))?;
-        let why = said["error"].as_str().unwrap_or("no reason was given").to_owned();
+        let error_text = response_json["error"].as_str().unwrap_or("no reason was given").to_owned();
         match status {
-            200..=299 => Ok(said),
-            404 => Err(LeaseError::Unknown(why)),
-            429 | 503 => Err(LeaseError::Busy(why)),
-            _ => Err(LeaseError::Usage(why)),
+            200..=299 => Ok(response_json),
+            404 => Err(LeaseError::Unknown(error_text)),
+            429 | 503 => Err(LeaseError::Busy(error_text)),
+            _ => Err(LeaseError::Usage(error_text)),
         }
     }
 
     /// Sends a request and reads until the balancer closes the connection.
     fn exchange(&self, request: &[u8]) -> io::Result<Vec<u8>> {
-        let end = Instant::now() + self.timeout;
-        let left = || end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let mut last = io::Error::other("the name has no address");
+        let deadline = Instant::now() + self.timeout;
+        let time_left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let mut last_error = io::Error::other("the name has no address");
         for address in self.host.to_socket_addrs()? {
-            let mut stream = match TcpStream::connect_timeout(&address, left()) {
+            let mut stream = match TcpStream::connect_timeout(&address, time_left()) {
                 Ok(stream) => stream,
-                Err(why) => {
-                    last = why;
+                Err(error) => {
+                    last_error = error;
                     continue;
                 }
             };
-            stream.set_write_timeout(Some(left()))?;
+            stream.set_write_timeout(Some(time_left()))?;
             stream.write_all(request)?;
-            let mut answer = Vec::new();
+            let mut response = Vec::new();
             loop {
-                stream.set_read_timeout(Some(left()))?;
-                let mut piece = [0; 4096];
-                match stream.read(&mut piece)? {
-                    0 => return Ok(answer),
-                    _ if answer.len() as u64 > MAX_RESPONSE || Instant::now() > end => {
+                stream.set_read_timeout(Some(time_left()))?;
+                let mut chunk = [0; 4096];
+                match stream.read(&mut chunk)? {
+                    0 => return Ok(response),
+                    _ if response.len() as u64 > MAX_RESPONSE || Instant::now() > deadline => {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
-                    came => answer.extend_from_slice(&piece[..came]),
+                    read_len => response.extend_from_slice(&chunk[..read_len]),
                 }
             }
         }
-        Err(last)
+        Err(last_error)
     }
 }
 
 /// Parses the status and the JSON object of a response that ends with its connection.
-fn parse_response(answer: &[u8]) -> Option<(u16, Value)> {
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?;
+fn parse_response(response: &[u8]) -> Option<(u16, Value)> {
+    let head_end = response.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&response[..head_end]).ok()?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
     let chunked = head.lines().any(|line| line.to_ascii_lowercase().starts_with("transfer-encoding:"));
-    let body = answer.get(end + 4..)?;
+    let body = response.get(head_end + 4..)?;
     match body {
         _ if chunked => None,
         b"" => Some((status, Value::Null)),
@@ -249,15 +258,15 @@ mod tests {
     use super::*;
 
     /// Starts a server that gives these responses in turn, and returns the requests that it received.
-    fn balancer(answers: Vec<String>) -> (String, thread::JoinHandle<Vec<String>>) {
+    fn balancer(responses: Vec<String>) -> (String, thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let asked = thread::spawn(move || {
-            let mut asked = Vec::new();
-            for answer in answers {
+        let server_thread = thread::spawn(move || {
+            let mut requests = Vec::new();
+            for response in responses {
                 let (mut stream, _) = listener.accept().unwrap();
                 let mut request = Vec::new();
-                let whole = |request: &[u8]| {
+                let complete_request = |request: &[u8]| {
                     let text = String::from_utf8_lossy(request).into_owned();
                     let (head, body) = text.split_once("\r\n\r\n")?;
                     let length =
@@ -266,44 +275,49 @@ mod tests {
                         .then(|| format!("{} {body}", head.lines().next().unwrap_or_default()))
                 };
                 let text = loop {
-                    let mut piece = [0; 1000];
-                    let came = stream.read(&mut piece).unwrap();
-                    request.extend_from_slice(&piece[..came]);
-                    if let Some(text) = whole(&request) {
+                    let mut chunk = [0; 1000];
+                    let read_len = stream.read(&mut chunk).unwrap();
+                    request.extend_from_slice(&chunk[..read_len]);
+                    if let Some(text) = complete_request(&request) {
                         break text;
                     }
                 };
-                asked.push(text);
-                stream.write_all(answer.as_bytes()).unwrap();
+                requests.push(text);
+                stream.write_all(response.as_bytes()).unwrap();
             }
-            asked
+            requests
         });
-        (url, asked)
+        (url, server_thread)
     }
 
-    fn answer(status: &str, body: &str) -> String {
+    fn http_response(status: &str, body: &str) -> String {
         format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
     }
 
-    fn lent(member: &str, moved: bool) -> String {
+    fn lease_response(member: &str, moved: bool) -> String {
         let lease = json!({
             "member": member, "address": "127.0.0.1:80", "lease": "0a", "lease_seconds": 2.5, "moved": moved,
             "why": "so",
         });
-        answer("200 OK", &lease.to_string())
+        http_response("200 OK", &lease.to_string())
     }
 
     #[test]
     fn a_lease_is_taken_renewed_and_given_back() {
-        let answers = vec![lent("a:80", false), lent("b:80", true), answer("204 No Content", "")];
-        let (url, asked) = balancer(answers);
-        let wish = LeaseRequest { key: Some("me".into()), seconds: Some(2.5), exclude: vec!["c:1".into()] };
-        let mut lease = Lease::bind(&url, "web", &wish).unwrap();
+        let responses = vec![
+            lease_response("a:80", false),
+            lease_response("b:80", true),
+            http_response("204 No Content", ""),
+        ];
+        let (url, server_thread) = balancer(responses);
+        let request =
+            LeaseRequest { key: Some("me".into()), seconds: Some(2.5), exclude: vec!["c:1".into()] };
+        let mut lease = Lease::bind(&url, "web", &request).unwrap();
         assert_eq!((&*lease.member, lease.duration), ("a:80", Duration::from_millis(2500)));
         assert!(lease.renew(&LeaseRequest::default()).unwrap() && lease.member == "b:80");
         lease.release().unwrap();
         assert_eq!(
-            asked.join().unwrap(),
+            server_thread.join().unwrap(),
             [
                 r#"POST /v1/groups/web/bind HTTP/1.1 {"exclude":["c:1"],"key":"me","lease_seconds":2.5}"#,
                 "POST /v1/groups/web/bind/0a HTTP/1.1 {}",
@@ -314,22 +328,22 @@ mod tests {
 
     #[test]
     fn what_is_answered_otherwise_is_an_error() {
-        let why = r#"{"error": "because"}"#;
-        for (answer, kind) in [
-            (answer("404 Not Found", why), "Unknown(\"because\")"),
-            (answer("503 Service Unavailable", why), "Busy(\"because\")"),
-            (answer("429 Too Many Requests", why), "Busy(\"because\")"),
-            (answer("400 Bad Request", why), "Usage(\"because\")"),
-            (answer("200 OK", "{}"), "is no balancer"),
-            (answer("200 OK", "here"), "is no balancer"),
-            (answer("200 OK", &lent("a", false).replace("0a", "../x")), "is no balancer"),
+        let error_body = r#"{"error": "because"}"#;
+        for (response, expected_error) in [
+            (http_response("404 Not Found", error_body), "Unknown(\"because\")"),
+            (http_response("503 Service Unavailable", error_body), "Busy(\"because\")"),
+            (http_response("429 Too Many Requests", error_body), "Busy(\"because\")"),
+            (http_response("400 Bad Request", error_body), "Usage(\"because\")"),
+            (http_response("200 OK", "{}"), "is no balancer"),
+            (http_response("200 OK", "here"), "is no balancer"),
+            (http_response("200 OK", &lease_response("a", false).replace("0a", "../x")), "is no balancer"),
             ("SSH-2.0-x\r\n".into(), "is no balancer"),
             (String::new(), "is no balancer"),
         ] {
-            let (url, asked) = balancer(vec![answer.clone()]);
+            let (url, server_thread) = balancer(vec![response.clone()]);
             let error = Lease::bind(&url, "web", &LeaseRequest::default()).unwrap_err();
-            assert!(format!("{error:?}").contains(kind), "{answer}: {error:?}");
-            asked.join().unwrap();
+            assert!(format!("{error:?}").contains(expected_error), "{response}: {error:?}");
+            server_thread.join().unwrap();
         }
         for (url, group) in
             [("10.0.0.9:9901", "web"), ("http://", "web"), ("http://a/b", "web"), ("http://a", "a b")]
@@ -338,10 +352,12 @@ mod tests {
             assert!(matches!(error, LeaseError::Usage(_)), "{url}: {error:?}");
         }
         // A port without a listener, reserved by a bound socket.
-        let held = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        rustix::net::bind(&held, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let nobody = SocketAddrV4::try_from(rustix::net::getsockname(&held).unwrap()).unwrap();
-        let error = Lease::bind(&format!("http://{nobody}"), "web", &LeaseRequest::default()).unwrap_err();
+        let unlistened_socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&unlistened_socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let unused_address =
+            SocketAddrV4::try_from(rustix::net::getsockname(&unlistened_socket).unwrap()).unwrap();
+        let error =
+            Lease::bind(&format!("http://{unused_address}"), "web", &LeaseRequest::default()).unwrap_err();
         assert!(matches!(error, LeaseError::NoResponse(_)), "{error:?}");
     }
 }

@@ -85,17 +85,17 @@ pub fn service(text: &str) -> Result<u32, &'static str> {
 /// # Errors
 /// Returns the last error if no name can be resolved.
 pub fn resolve_daemons(daemons: &str) -> Result<Vec<SocketAddr>, OpenError> {
-    let (mut known, mut unknown) = (Vec::new(), None);
+    let (mut addresses, mut resolution_error) = (Vec::new(), None);
     for daemon in daemons.split(',').map(str::trim).filter(|daemon| !daemon.is_empty()) {
-        match daemon.to_socket_addrs().map(|mut all| all.next()) {
-            Ok(Some(address)) => known.push(address),
-            Ok(None) => unknown = Some(format!("cannot look up `{daemon}`: it has no address")),
-            Err(error) => unknown = Some(format!("cannot look up `{daemon}`: {error}")),
+        match daemon.to_socket_addrs().map(|mut resolved| resolved.next()) {
+            Ok(Some(address)) => addresses.push(address),
+            Ok(None) => resolution_error = Some(format!("cannot look up `{daemon}`: it has no address")),
+            Err(error) => resolution_error = Some(format!("cannot look up `{daemon}`: {error}")),
         }
     }
-    match unknown {
-        Some(why) if known.is_empty() => Err(OpenError::NameResolution(why)),
-        _ => Ok(known),
+    match resolution_error {
+        Some(error) if addresses.is_empty() => Err(OpenError::NameResolution(error)),
+        _ => Ok(addresses),
     }
 }
 
@@ -115,11 +115,13 @@ mod tests {
     #[test]
     fn one_daemon_that_is_known_is_enough() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let both = resolve_daemons(" 127.0.0.1:7447, [::1]:7448,").unwrap();
-        assert_eq!(both, [address("127.0.0.1:7447"), address("[::1]:7448")]);
+        let addresses = resolve_daemons(" 127.0.0.1:7447, [::1]:7448,").unwrap();
+        assert_eq!(addresses, [address("127.0.0.1:7447"), address("[::1]:7448")]);
         assert_eq!(resolve_daemons("127.0.0.1,127.0.0.1:1").unwrap(), [address("127.0.0.1:1")]);
         let without_port = resolve_daemons("127.0.0.1");
-        assert!(matches!(without_port, Err(OpenError::NameResolution(why)) if why.contains("`127.0.0.1`")));
+        assert!(
+            matches!(without_port, Err(OpenError::NameResolution(message)) if message.contains("`127.0.0.1`"))
+        );
         assert!(resolve_daemons("").unwrap().is_empty());
     }
 }

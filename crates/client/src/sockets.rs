@@ -33,62 +33,64 @@ impl SocketSet {
     /// Returns an error if neither IPv4 nor IPv6 is available, or if the interface is not one of this
     /// machine.
     pub(crate) fn open(interface: Option<Ipv4Addr>) -> io::Result<Self> {
-        let four = bind_socket(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-        let six = bind_socket(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
-        let (four, six) = match (four, six) {
-            (Err(why), Err(_)) => return Err(why),
-            (four, six) => (four.ok(), six.ok()),
+        let ipv4 = bind_socket(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+        let ipv6 = bind_socket(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
+        let (ipv4, ipv6) = match (ipv4, ipv6) {
+            (Err(error), Err(_)) => return Err(error),
+            (ipv4_result, ipv6_result) => (ipv4_result.ok(), ipv6_result.ok()),
         };
-        if let (Some(four), Some(interface)) = (&four, interface) {
-            set_ip_multicast_if(four, &interface)?;
+        if let (Some(ipv4_socket), Some(interface)) = (&ipv4, interface) {
+            set_ip_multicast_if(ipv4_socket, &interface)?;
         }
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let door = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let all = epoll::create(CreateFlags::CLOEXEC)?;
-        for socket in [&four, &six].into_iter().flatten() {
-            epoll::add(&all, socket, EventData::new_u64(0), EventFlags::IN)?;
+        let readable_event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let wake_event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        for socket in [&ipv4, &ipv6].into_iter().flatten() {
+            epoll::add(&epoll, socket, EventData::new_u64(0), EventFlags::IN)?;
         }
-        epoll::add(&all, &bell, EventData::new_u64(0), EventFlags::IN)?;
-        Ok(Self { v4: four, v6: six, readable_event: bell, wake_event: door, epoll: all })
+        epoll::add(&epoll, &readable_event, EventData::new_u64(0), EventFlags::IN)?;
+        Ok(Self { v4: ipv4, v6: ipv6, readable_event, wake_event, epoll })
     }
 
     /// Sends a datagram. Ignores errors: the network may lose datagrams too, and another attempt follows.
-    pub(crate) fn send(&self, bytes: &[u8], to: SocketAddr) {
-        let socket = if to.is_ipv4() { &self.v4 } else { &self.v6 };
+    pub(crate) fn send(&self, bytes: &[u8], target: SocketAddr) {
+        let socket = if target.is_ipv4() { &self.v4 } else { &self.v6 };
         if let Some(socket) = socket {
-            let _ = socket.send_to(bytes, to);
+            let _ = socket.send_to(bytes, target);
         }
     }
 
     /// Receives at most `BATCH` datagrams per socket. Returns `true` if more may be waiting.
-    pub(crate) fn receive(&self, buffer: &mut [u8], mut each: impl FnMut(SocketAddr, &[u8])) -> bool {
-        let mut more = false;
+    pub(crate) fn receive(&self, buffer: &mut [u8], mut on_datagram: impl FnMut(SocketAddr, &[u8])) -> bool {
+        let mut has_more = false;
         for socket in [&self.v4, &self.v6].into_iter().flatten() {
             let mut count = 0;
             while count < BATCH {
                 count += 1;
                 match socket.recv_from(buffer) {
-                    Ok((len, from)) => each(from, buffer.get(..len).unwrap_or_default()),
+                    Ok((len, source)) => on_datagram(source, buffer.get(..len).unwrap_or_default()),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     // No datagram is left. Any other error occurs again at the next call.
                     Err(_) => break,
                 }
             }
-            more |= count == BATCH;
+            has_more |= count == BATCH;
         }
-        more
+        has_more
     }
 
     /// Waits until a datagram arrives or another thread [wakes](Self::wake) it, for at most `time`. May
     /// return early.
-    pub(crate) fn wait(&self, time: Duration) {
-        let mut all = vec![PollFd::new(&self.wake_event, PollFlags::IN)];
-        all.extend([&self.v4, &self.v6].into_iter().flatten().map(|one| PollFd::new(one, PollFlags::IN)));
-        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-        let time = Timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() };
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let mut poll_fds = vec![PollFd::new(&self.wake_event, PollFlags::IN)];
+        poll_fds.extend(
+            [&self.v4, &self.v6].into_iter().flatten().map(|socket| PollFd::new(socket, PollFlags::IN)),
+        );
+        let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+        let timespec = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
         // A signal also ends the wait.
-        let _ = poll(&mut all, Some(&time));
-        if !all[0].revents().is_empty() {
+        let _ = poll(&mut poll_fds, Some(&timespec));
+        if !poll_fds[0].revents().is_empty() {
             let _ = rustix::io::read(&self.wake_event, &mut [0; 8]);
         }
     }
@@ -125,8 +127,8 @@ impl AsFd for SocketSet {
     }
 }
 
-fn bind_socket(any: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind(any)?;
+fn bind_socket(unspecified_address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(unspecified_address)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

@@ -85,10 +85,10 @@ pub trait LoadManagerBackend: Send + Sync + 'static {
     ///
     /// # Errors
     /// The change cannot be recorded; then it must not be made.
-    fn begin_change(&self, deed: &ChangeRequest) -> Result<u64, String>;
+    fn begin_change(&self, request: &ChangeRequest) -> Result<u64, String>;
 
     /// Records the outcome of a change, or the reason why it was not made.
-    fn end_change(&self, number: u64, deed: &ChangeRequest, outcome: Result<(), &str>);
+    fn end_change(&self, number: u64, request: &ChangeRequest, outcome: Result<(), &str>);
 }
 
 /// A change that a client requests.
@@ -163,9 +163,9 @@ impl LoadManager {
     pub fn start(
         address: SocketAddr,
         interval: Duration,
-        desk: Arc<dyn LoadManagerBackend>,
+        backend: Arc<dyn LoadManagerBackend>,
     ) -> io::Result<Self> {
-        Self::start_on(TcpListener::bind(address)?, interval, desk)
+        Self::start_on(TcpListener::bind(address)?, interval, backend)
     }
 
     /// Serves the object on a socket that already listens.
@@ -175,7 +175,7 @@ impl LoadManager {
     pub fn start_on(
         listener: TcpListener,
         interval: Duration,
-        desk: Arc<dyn LoadManagerBackend>,
+        backend: Arc<dyn LoadManagerBackend>,
     ) -> io::Result<Self> {
         let copy = listener.try_clone()?;
         listener.set_nonblocking(true)?;
@@ -183,7 +183,7 @@ impl LoadManager {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
         let (stop, stopped) = oneshot::channel();
-        let servant = Servant::new(desk, interval, runtime.handle().clone());
+        let servant = Servant::new(backend, interval, runtime.handle().clone());
         let listener = {
             let _context = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?

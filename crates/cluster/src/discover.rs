@@ -220,37 +220,37 @@ pub struct SourceUpdate {
 }
 
 /// Returns an error message on one line of bounded length: a source may send any text.
-fn one_line(why: &str) -> String {
-    const LONGEST: usize = 500;
-    why.chars().take(LONGEST).map(|char| if char.is_control() { ' ' } else { char }).collect()
+fn one_line(message: &str) -> String {
+    const MAX_LENGTH: usize = 500;
+    message.chars().take(MAX_LENGTH).map(|char| if char.is_control() { ' ' } else { char }).collect()
 }
 
 /// Queries a source until the receiver is dropped.
-pub async fn poll_source(group: Arc<str>, source: Arc<SourceSettings>, heard: mpsc::Sender<SourceUpdate>) {
-    let way = source.kind.config();
-    let mut open = way.open();
+pub async fn poll_source(group: Arc<str>, source: Arc<SourceSettings>, updates: mpsc::Sender<SourceUpdate>) {
+    let config = source.kind.config();
+    let mut member_source = config.open();
     let mut failures = 0_u32;
     loop {
-        let asked = match timeout(way.query_timeout(), open.query()).await {
-            Ok(asked) => asked,
-            Err(_) => Err(format!("no answer within {} s", way.query_timeout().as_secs_f64())),
+        let outcome = match timeout(config.query_timeout(), member_source.query()).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(format!("no answer within {} s", config.query_timeout().as_secs_f64())),
         };
-        let (said, wait) = match asked {
-            Ok(QueryOutcome { list: told, valid_for: good_for }) => {
+        let (result, delay) = match outcome {
+            Ok(QueryOutcome { list, valid_for }) => {
                 failures = 0;
-                (Ok(told), good_for)
+                (Ok(list), valid_for)
             }
-            Err(why) => {
+            Err(error) => {
                 failures = failures.saturating_add(1);
-                (Err(one_line(&why)), way.retry_delay(failures))
+                (Err(one_line(&error)), config.retry_delay(failures))
             }
         };
         let (group, source) = (Arc::clone(&group), Arc::clone(&source));
-        if heard.send(SourceUpdate { group, source, result: said }).await.is_err() {
+        if updates.send(SourceUpdate { group, source, result }).await.is_err() {
             return;
         }
         // Balancers that start at once must not query in step.
-        sleep(wait.mul_f64(0.95 + 0.1 * random_unit())).await;
+        sleep(delay.mul_f64(0.95 + 0.1 * random_unit())).await;
     }
 }
 

@@ -57,13 +57,13 @@ impl Expression {
     /// The text is too long, is not an expression, uses an unknown filter or function, or does not evaluate
     /// to a number.
     pub fn new(text: &str) -> Result<Self, ExpressionError> {
-        let all = 0..text.len();
-        let fault = |why: String| ExpressionError { span: all.clone(), why };
+        let whole_text = 0..text.len();
+        let invalid = |reason: String| ExpressionError { span: whole_text.clone(), why: reason };
         if text.trim().is_empty() {
-            return Err(fault("is empty".into()));
+            return Err(invalid("is empty".into()));
         }
         if text.len() > MAX_EXPRESSION_LENGTH {
-            return Err(fault(format!("is longer than {MAX_EXPRESSION_LENGTH} characters")));
+            return Err(invalid(format!("is longer than {MAX_EXPRESSION_LENGTH} characters")));
         }
         if is_name(text) && !CONSTANTS.contains(&text) {
             return Ok(Self { text: text.into(), names: vec![text.into()], form: ExpressionForm::Name });
@@ -99,13 +99,13 @@ impl Expression {
                 lookup(&self.text).ok_or_else(|| format!("`{}` is not known", self.text))?
             }
             ExpressionForm::Program(program) => {
-                let (mut given, mut missing) = (VariableTree::default(), Vec::new());
+                let (mut variables, mut missing) = (VariableTree::default(), Vec::new());
                 for name in &self.names {
                     let value = lookup(name);
-                    given.insert(name, value);
+                    variables.insert(name, value);
                     missing.extend(value.is_none().then_some(name.as_str()));
                 }
-                let value = program.eval(given.value()).map_err(|error| {
+                let value = program.eval(variables.value()).map_err(|error| {
                     match (missing.is_empty(), error.kind()) {
                         // A missing value is the reason for any other error.
                         (false, _) => format!("`{}` is not known", missing.join("`, `")),
@@ -122,21 +122,21 @@ impl Expression {
     /// Finds errors that only appear in an evaluation, and do not depend on the numbers.
     fn dry_run(&self, text: &str) -> Result<(), ExpressionError> {
         let ExpressionForm::Program(program) = &self.form else { return Ok(()) };
-        let mut wrong = None;
+        let mut last_error = None;
         for number in [0.5, 1.0, 3.0] {
-            let mut given = VariableTree::default();
-            self.names.iter().for_each(|name| given.insert(name, Some(number)));
-            match program.eval(given.value()) {
+            let mut variables = VariableTree::default();
+            self.names.iter().for_each(|name| variables.insert(name, Some(number)));
+            match program.eval(variables.value()) {
                 Ok(value) if f64::try_from(value.clone()).is_ok() => return Ok(()),
                 Ok(value) => {
-                    let why = format!("gives {value}, not a number");
-                    wrong = Some(ExpressionError { span: 0..text.len(), why });
+                    let reason = format!("gives {value}, not a number");
+                    last_error = Some(ExpressionError { span: 0..text.len(), why: reason });
                 }
-                Err(error) => wrong = Some(convert_error(text, &error)),
+                Err(error) => last_error = Some(convert_error(text, &error)),
             }
         }
         // At least one number must yield a number.
-        wrong.map_or(Ok(()), Err)
+        last_error.map_or(Ok(()), Err)
     }
 }
 
@@ -150,21 +150,22 @@ struct VariableTree {
 impl VariableTree {
     /// Inserts a value. Without one the name is undefined, but the objects that contain it are defined.
     fn insert(&mut self, name: &str, number: Option<f64>) {
-        let (inside, last) = match name.rsplit_once('.') {
-            Some((inside, last)) => (inside.split('.').collect(), last),
+        let (parents, last) = match name.rsplit_once('.') {
+            Some((parents, last)) => (parents.split('.').collect(), last),
             None => (Vec::new(), name),
         };
-        let place =
-            inside.into_iter().fold(self, |given, part| given.children.entry(part.to_owned()).or_default());
+        let node = parents
+            .into_iter()
+            .fold(self, |tree, segment| tree.children.entry(segment.to_owned()).or_default());
         if number.is_some() {
-            place.children.entry(last.to_owned()).or_default().number = number;
+            node.children.entry(last.to_owned()).or_default().number = number;
         }
     }
 
     fn value(self) -> Value {
         match self.number.filter(|_| self.children.is_empty()) {
             Some(number) => Value::from(number),
-            None => Value::from_pairs(self.children.into_iter().map(|(name, given)| (name, given.value()))),
+            None => Value::from_pairs(self.children.into_iter().map(|(name, child)| (name, child.value()))),
         }
     }
 }
@@ -172,16 +173,16 @@ impl VariableTree {
 /// Returns `true` for a valid name of a figure: letters, digits, `_`, `.` and `:`, a letter or `_` first, no
 /// `.` or `:` last, at most 64 bytes.
 pub fn is_name(text: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:".contains(&byte);
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:".contains(&byte);
     text.len() <= MAX_NAME_LENGTH
         && text.as_bytes().first().is_some_and(|first| first.is_ascii_alphabetic() || *first == b'_')
-        && text.bytes().all(fits)
+        && text.bytes().all(is_allowed)
         && !text.ends_with(['.', ':'])
 }
 
 impl fmt::Debug for Expression {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Expression({:?})", self.text)
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Expression({:?})", self.text)
     }
 }
 
@@ -192,8 +193,8 @@ impl PartialEq for Expression {
 }
 
 impl fmt::Display for ExpressionError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.why)
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
     }
 }
 
@@ -214,14 +215,17 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
 
 /// Converts an error of the library.
 fn convert_error(text: &str, error: &minijinja::Error) -> ExpressionError {
-    let whole = 0..text.len();
-    let at = error.range().filter(|at| at.start < at.end && at.end <= text.len()).unwrap_or(whole);
-    ExpressionError { span: at, why: error_line(error) }
+    let whole_text = 0..text.len();
+    let span = error
+        .range()
+        .filter(|range| range.start < range.end && range.end <= text.len())
+        .unwrap_or(whole_text);
+    ExpressionError { span, why: error_line(error) }
 }
 
 /// Formats an error as one line.
 fn error_line(error: &minijinja::Error) -> String {
-    let said = match (error.kind(), error.detail()) {
+    let message = match (error.kind(), error.detail()) {
         (ErrorKind::SyntaxError | ErrorKind::UnknownFilter | ErrorKind::UnknownTest, Some(detail)) => {
             detail.to_owned()
         }
@@ -231,7 +235,7 @@ fn error_line(error: &minijinja::Error) -> String {
         (kind, Some(detail)) => format!("{kind}: {detail}"),
         (kind, None) => kind.to_string(),
     };
-    said.replace(['\n', '\r'], " ")
+    message.replace(['\n', '\r'], " ")
 }
 
 /// Returns the names of the figures in several expressions, sorted.
@@ -244,7 +248,7 @@ mod tests {
     use super::*;
 
     fn value(text: &str) -> Result<f64, String> {
-        let known = |name: &str| match name {
+        let lookup = |name: &str| match name {
             "cpu" => Some(0.5),
             "in_flight" => Some(20.0),
             "capacity" => Some(3.0),
@@ -252,7 +256,7 @@ mod tests {
             "utilization.queue" => Some(0.75),
             _ => None,
         };
-        Expression::new(text).map_err(|fault| format!("{fault}"))?.eval(known)
+        Expression::new(text).map_err(|error| format!("{error}"))?.eval(lookup)
     }
 
     #[test]
@@ -289,7 +293,7 @@ mod tests {
 
     #[test]
     fn faults_have_a_place() {
-        for (text, at, why) in [
+        for (text, span, why) in [
             ("", 0..0, "is empty"),
             ("cpu *", 4..5, ""),
             ("cpu * * 2", 6..7, "unexpected"),
@@ -300,9 +304,9 @@ mod tests {
             ("cpu > 0.4", 0..9, "not a number"),
             ("range(9)|sum", 0..5, "there are no functions"),
         ] {
-            let fault = Expression::new(text).expect_err(text);
-            assert!(fault.why.contains(why), "{text}: {}", fault.why);
-            assert!(fault.span.start.abs_diff(at.start) <= 1, "{text}: {:?}: {}", fault.span, fault.why);
+            let error = Expression::new(text).expect_err(text);
+            assert!(error.why.contains(why), "{text}: {}", error.why);
+            assert!(error.span.start.abs_diff(span.start) <= 1, "{text}: {:?}: {}", error.span, error.why);
         }
         assert!(Expression::new(&"1+".repeat(1000)).unwrap_err().why.contains("longer than"));
     }
@@ -318,11 +322,11 @@ mod tests {
 
     #[test]
     fn names_are_plain() {
-        for good in ["cpu", "_a", "a.b:c9", &"x".repeat(64)] {
-            assert!(is_name(good), "{good}");
+        for valid in ["cpu", "_a", "a.b:c9", &"x".repeat(64)] {
+            assert!(is_name(valid), "{valid}");
         }
-        for bad in ["", "9a", "a b", "a-b", "a.", "ä", "a\n", &"x".repeat(65)] {
-            assert!(!is_name(bad), "{bad}");
+        for invalid in ["", "9a", "a b", "a-b", "a.", "ä", "a\n", &"x".repeat(65)] {
+            assert!(!is_name(invalid), "{invalid}");
         }
     }
 

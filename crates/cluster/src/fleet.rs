@@ -80,7 +80,7 @@ pub trait LocalBalancer: Send + Sync + 'static {
 
     /// Receives news from others, or a consequence of it; `by` is the name of the balancer that reported it,
     /// if it is one.
-    fn receive_news(&self, news: &FleetUpdate, by: &str);
+    fn receive_update(&self, update: &FleetUpdate, reporter: &str);
 
     /// Receives a change of another balancer's state.
     fn receive_change(&self, change: &PeerChange);
@@ -221,7 +221,7 @@ impl FleetMembership {
     pub fn start(
         settings: FleetSettings,
         BoundSocket(socket): BoundSocket,
-        past: Option<FleetHandoff>,
+        handoff: Option<FleetHandoff>,
         local: Arc<dyn LocalBalancer>,
     ) -> io::Result<Self> {
         let copy = socket.duplicate()?;
@@ -232,26 +232,34 @@ impl FleetMembership {
             let _context = runtime.enter();
             socket.register()?
         };
-        let view = Arc::new(Mutex::new(FleetStatus {
+        let status = Arc::new(Mutex::new(FleetStatus {
             name: settings.name.clone(),
             address: address.to_string(),
             ..FleetStatus::default()
         }));
-        let ((notices, inbox), (words, heard)) =
+        let ((notices, notice_receiver), (commands, command_receiver)) =
             (mpsc::channel(NOTICE_CAPACITY), mpsc::channel(COMMAND_CAPACITY));
-        let shown = Arc::clone(&view);
+        let thread_status = Arc::clone(&status);
         let thread = std::thread::Builder::new().name("fleet".into()).spawn(move || {
-            let life = past.as_ref().map_or_else(incarnation, |past| past.life);
-            let mut desk =
-                FleetNode::new(&settings, address, life, crate::lottery::random_seed(), local.now());
-            if let Some(past) = past {
-                desk.restore(past, local.now());
+            let incarnation = handoff.as_ref().map_or_else(incarnation, |handoff| handoff.life);
+            let mut node =
+                FleetNode::new(&settings, address, incarnation, crate::lottery::random_seed(), local.now());
+            if let Some(handoff) = handoff {
+                node.restore(handoff, local.now());
             }
-            runtime.block_on(serve::serve(desk, settings.seeds, sockets.unicast, inbox, heard, local, shown));
+            runtime.block_on(serve::serve(
+                node,
+                settings.seeds,
+                sockets.unicast,
+                notice_receiver,
+                command_receiver,
+                local,
+                thread_status,
+            ));
             // A DNS lookup must not keep the process from ending.
             runtime.shutdown_background();
         })?;
-        Ok(Self { address, socket: copy, notices, status: view, commands: Some(words), thread: Some(thread) })
+        Ok(Self { address, socket: copy, notices, status, commands: Some(commands), thread: Some(thread) })
     }
 
     /// Returns a copy of the socket, for another process.
@@ -265,23 +273,23 @@ impl FleetMembership {
     /// Stops reading and sending, so that another process can continue. Returns the state for it, if the
     /// thread replies within a second.
     pub fn pause(&self) -> Option<FleetHandoff> {
-        let (reply, past) = std::sync::mpsc::channel();
+        let (reply, reply_receiver) = std::sync::mpsc::channel();
         self.commands.as_ref()?.try_send(FleetCommand::Pause(reply)).ok()?;
-        past.recv_timeout(PAUSE_TIMEOUT).ok()
+        reply_receiver.recv_timeout(PAUSE_TIMEOUT).ok()
     }
 
     /// Continues after a pause.
     pub fn resume(&self) {
-        if let Some(words) = &self.commands {
+        if let Some(commands) = &self.commands {
             // A failure means that the thread has ended.
-            let _ = words.try_send(FleetCommand::Resume);
+            let _ = commands.try_send(FleetCommand::Resume);
         }
     }
 
     /// Ends without a farewell: another process has the socket and continues.
     pub fn hand_off(self) {
-        if let Some(words) = &self.commands {
-            let _ = words.try_send(FleetCommand::HandOff);
+        if let Some(commands) = &self.commands {
+            let _ = commands.try_send(FleetCommand::HandOff);
         }
     }
 

@@ -103,7 +103,7 @@ pub trait Balancer: Send + Sync + 'static {
 
     /// Notes that a member does not report its load in the way that its group's monitor requires, and the
     /// reason.
-    fn note_missing_reports(&self, group: &str, member: &str, why: &str);
+    fn note_missing_reports(&self, group: &str, member: &str, reason: &str);
 }
 
 /// The throughput of a member and its utilization.
@@ -219,13 +219,13 @@ impl LoadObserver {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build()?;
         let handle = runtime.handle().clone();
-        let inner = Arc::new(ObserverShared { watch: Mutex::default(), balancer });
+        let shared = Arc::new(ObserverShared { watch: Mutex::default(), balancer });
         let (stop, stopped) = oneshot::channel();
-        let own = Arc::clone(&inner);
+        let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("monitors".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = poll_counters(&own) => {}
+                    () = poll_counters(&thread_shared) => {}
                     _ = stopped => {}
                 }
             });
@@ -233,7 +233,7 @@ impl LoadObserver {
             runtime.shutdown_background();
         })?;
         let cluster = Self {
-            inner,
+            inner: shared,
             runtime: handle,
             scrapes: Mutex::default(),
             stop: Some(stop),
@@ -246,20 +246,20 @@ impl LoadObserver {
     /// Applies other settings. Members that stay, by name, keep their observations. Groups with identical
     /// settings cost nothing.
     pub fn update(&self, groups: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>) {
-        let said = {
-            let mut watch = lock(&self.inner.watch);
-            let said = watch.update(groups, Instant::now());
-            self.sync_scrapes(&watch);
-            said
+        let updates = {
+            let mut tracker = lock(&self.inner.watch);
+            let updates = tracker.update(groups, Instant::now());
+            self.sync_scrapes(&tracker);
+            updates
         };
-        self.inner.deliver_updates(said);
+        self.inner.deliver_updates(updates);
     }
 
     /// Sets another expression for the weights of a group's members, or none.
     pub fn set_weight_expression(&self, group: &str, weight: Option<Expression>) {
-        let mut watch = lock(&self.inner.watch);
-        watch.set_weight_expression(group, weight);
-        self.sync_scrapes(&watch);
+        let mut tracker = lock(&self.inner.watch);
+        tracker.set_weight_expression(group, weight);
+        self.sync_scrapes(&tracker);
     }
 
     /// Records a report. A load that follows from it has reached the balancer when this returns.
@@ -269,24 +269,24 @@ impl LoadObserver {
     pub fn report(&self, report: &MetricReport) -> Result<(), ReportRejection> {
         let outcome = lock(&self.inner.watch).record_report(report, Instant::now());
         match outcome {
-            Ok(said) => {
-                self.inner.deliver_updates(said);
+            Ok(updates) => {
+                self.inner.deliver_updates(updates);
                 Ok(())
             }
-            Err(TrackerRejection::RateLimited { why, updates: said }) => {
-                self.inner.deliver_updates(said);
-                Err(ReportRejection::RateLimited(why))
+            Err(TrackerRejection::RateLimited { why: reason, updates }) => {
+                self.inner.deliver_updates(updates);
+                Err(ReportRejection::RateLimited(reason))
             }
-            Err(TrackerRejection::Unknown(why)) => Err(ReportRejection::Unknown(why)),
-            Err(TrackerRejection::Invalid(why)) => Err(ReportRejection::Invalid(why)),
+            Err(TrackerRejection::Unknown(reason)) => Err(ReportRejection::Unknown(reason)),
+            Err(TrackerRejection::Invalid(reason)) => Err(ReportRejection::Invalid(reason)),
         }
     }
 
     /// Records values of a member from another source now, such as its responses (`source`). Invalid names,
     /// values that are not finite, and unknown members are ignored. The caller limits the rate.
     pub fn observe(&self, group: &str, member: &str, values: &[(String, f64)], source: MetricSource) {
-        let said = lock(&self.inner.watch).observe(group, member, values, source, Instant::now());
-        self.inner.deliver_updates(said);
+        let updates = lock(&self.inner.watch).observe(group, member, values, source, Instant::now());
+        self.inner.deliver_updates(updates);
     }
 
     /// Returns the observations of a group's members; `None` if there is no such group.
@@ -294,8 +294,8 @@ impl LoadObserver {
         lock(&self.inner.watch).observations(group, Instant::now())
     }
 
-    fn sync_scrapes(&self, watch: &LoadTracker) {
-        lock(&self.scrapes).sync(watch.settings(), &self.runtime, &Arc::downgrade(&self.inner));
+    fn sync_scrapes(&self, tracker: &LoadTracker) {
+        lock(&self.scrapes).sync(tracker.settings(), &self.runtime, &Arc::downgrade(&self.inner));
     }
 }
 
@@ -312,19 +312,19 @@ impl Drop for LoadObserver {
 impl ObserverShared {
     /// Records the response of a monitor.
     pub(crate) fn record_scrape(&self, group: &str, member: &str, outcome: ScrapeResult) {
-        let said = lock(&self.watch).record_scrape(group, member, outcome, Instant::now());
-        self.deliver_updates(said);
+        let updates = lock(&self.watch).record_scrape(group, member, outcome, Instant::now());
+        self.deliver_updates(updates);
     }
 
     /// Notifies the balancer of a member that does not report.
-    pub(crate) fn note_missing_reports(&self, group: &str, member: &str, why: &str) {
-        self.balancer.note_missing_reports(group, member, why);
+    pub(crate) fn note_missing_reports(&self, group: &str, member: &str, reason: &str) {
+        self.balancer.note_missing_reports(group, member, reason);
     }
 
     /// Sends updates to the balancer, without a lock held.
-    fn deliver_updates(&self, said: Vec<LoadUpdate>) {
-        for one in said {
-            match one {
+    fn deliver_updates(&self, updates: Vec<LoadUpdate>) {
+        for update in updates {
+            match update {
                 LoadUpdate::Load { group, member, value, age, of_host } => {
                     self.balancer.set_load(&group, &member, value, age, of_host);
                 }
@@ -343,16 +343,16 @@ impl ObserverShared {
 }
 
 /// Reads the balancer's counters forever.
-async fn poll_counters(inner: &ObserverShared) {
+async fn poll_counters(shared: &ObserverShared) {
     let mut tick = tokio::time::interval(COUNTER_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        let watched = lock(&inner.watch).groups_with_counters();
-        for group in watched {
-            let counters = inner.balancer.counters(&group);
-            let said = lock(&inner.watch).record_counters(&group, &counters, Instant::now());
-            inner.deliver_updates(said);
+        let group_names = lock(&shared.watch).groups_with_counters();
+        for group in group_names {
+            let counters = shared.balancer.counters(&group);
+            let updates = lock(&shared.watch).record_counters(&group, &counters, Instant::now());
+            shared.deliver_updates(updates);
         }
     }
 }

@@ -109,44 +109,47 @@ impl LoadTracker {
         settings: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>,
         now: Instant,
     ) -> Vec<LoadUpdate> {
-        let mut said = Vec::new();
-        let mut before = std::mem::take(&mut self.groups);
+        let mut updates = Vec::new();
+        let mut previous_groups = std::mem::take(&mut self.groups);
         for settings in settings {
             let settings: Arc<GroupSettings> = settings.into();
-            let old = before.remove(&settings.name);
-            let old = match old {
-                Some(old) if Arc::ptr_eq(&old.settings, &settings) => {
-                    self.groups.insert(settings.name.clone(), old);
+            let previous = previous_groups.remove(&settings.name);
+            let previous = match previous {
+                Some(previous) if Arc::ptr_eq(&previous.settings, &settings) => {
+                    self.groups.insert(settings.name.clone(), previous);
                     continue;
                 }
-                old => old,
+                previous => previous,
             };
-            let (old_settings, old_members) = match old {
+            let (old_settings, old_members) = match previous {
                 Some(group) => (Some(group.settings), group.members),
                 None => (None, Vec::new()),
             };
-            let names = old_settings.iter().flat_map(|old| &old.members).map(|member| member.name.clone());
-            let mut kept: BTreeMap<Arc<str>, TrackedMember> = names.zip(old_members).collect();
+            let names =
+                old_settings.iter().flat_map(|previous| &previous.members).map(|member| member.name.clone());
+            let mut previous_members: BTreeMap<Arc<str>, TrackedMember> = names.zip(old_members).collect();
             // The last load of another metric is meaningless.
-            let same = old_settings.as_ref().is_some_and(|old| old.monitor == settings.monitor);
-            let member = |spec: &crate::MemberSettings| {
-                let mut member = kept.remove(&spec.name).unwrap_or_else(|| TrackedMember::new(now));
-                if !same {
+            let same_monitor =
+                old_settings.as_ref().is_some_and(|previous| previous.monitor == settings.monitor);
+            let take_member = |spec: &crate::MemberSettings| {
+                let mut member =
+                    previous_members.remove(&spec.name).unwrap_or_else(|| TrackedMember::new(now));
+                if !same_monitor {
                     (member.load, member.problem) = (None, None);
                 }
                 member
             };
-            let members = settings.members.iter().map(member).collect();
-            let measures = |settings: &GroupSettings| {
+            let members = settings.members.iter().map(take_member).collect();
+            let metric_of = |settings: &GroupSettings| {
                 settings.monitor.as_ref().map(|monitor| (monitor.source, monitor.metric.text().to_owned()))
             };
-            if old_settings.is_some_and(|old| measures(&old) != measures(&settings)) {
-                said.push(LoadUpdate::MetricChanged { group: settings.name.clone() });
+            if old_settings.is_some_and(|previous| metric_of(&previous) != metric_of(&settings)) {
+                updates.push(LoadUpdate::MetricChanged { group: settings.name.clone() });
             }
             let names = settings.members.iter().enumerate();
-            let names = names.map(|(place, spec)| (spec.name.clone(), place)).collect();
+            let names = names.map(|(index, spec)| (spec.name.clone(), index)).collect();
             let addresses = settings.members.iter().enumerate().rev();
-            let addresses = addresses.map(|(place, spec)| (spec.address, place)).collect();
+            let addresses = addresses.map(|(index, spec)| (spec.address, index)).collect();
             let hosts = hosts(&settings.members);
             let group = TrackedGroup {
                 settings,
@@ -158,7 +161,7 @@ impl LoadTracker {
             };
             self.groups.insert(group.settings.name.clone(), group);
         }
-        said
+        updates
     }
 
     /// Sets another expression for a group's weights, or none.
@@ -181,38 +184,38 @@ impl LoadTracker {
     ) -> Result<Vec<LoadUpdate>, TrackerRejection> {
         validate(report)?;
         let age = age_of(report.age_seconds)?;
-        let places = self.member_indices(report.group.as_deref(), &report.member)?;
-        let mut said = Vec::new();
-        let (mut fast, mut full) = (0, false);
-        for (name, place, of_host) in &places {
+        let targets = self.member_indices(report.group.as_deref(), &report.member)?;
+        let mut updates = Vec::new();
+        let (mut rate_limited, mut names_full) = (0, false);
+        for (name, index, of_host) in &targets {
             let Some(group) = self.groups.get_mut(name) else { continue };
-            match group.members[*place].bucket.take(now) {
+            match group.members[*index].bucket.take(now) {
                 RateVerdict::Accepted => {
                     let origin = ObservationOrigin { source: MetricSource::Push, of_host: *of_host };
-                    let told = group.record_values(*place, &report.values, age, origin, now);
-                    full |= !told.1;
-                    said.extend(told.0);
+                    let outcome = group.record_values(*index, &report.values, age, origin, now);
+                    names_full |= !outcome.1;
+                    updates.extend(outcome.0);
                 }
-                passage => {
-                    fast += 1;
-                    if passage == RateVerdict::FloodStarted {
-                        let member = group.settings.members[*place].name.clone();
-                        said.push(LoadUpdate::Flood { group: name.clone(), member });
+                verdict => {
+                    rate_limited += 1;
+                    if verdict == RateVerdict::FloodStarted {
+                        let member = group.settings.members[*index].name.clone();
+                        updates.push(LoadUpdate::Flood { group: name.clone(), member });
                     }
                 }
             }
         }
         // Updates are returned in any case: the caller notifies the balancer, and then the sender.
         match () {
-            () if fast == places.len() => Err(TrackerRejection::RateLimited {
+            () if rate_limited == targets.len() => Err(TrackerRejection::RateLimited {
                 why: format!("{}: more than 50 reports in a second: report less often", report.member),
-                updates: said,
+                updates,
             }),
-            () if full => Err(TrackerRejection::Invalid(format!(
+            () if names_full => Err(TrackerRejection::Invalid(format!(
                 "{}: {MAX_NAMES} names are known of it and it may not have more: report fewer",
                 report.member
             ))),
-            () => Ok(said),
+            () => Ok(updates),
         }
     }
 
@@ -226,10 +229,10 @@ impl LoadTracker {
         now: Instant,
     ) -> Vec<LoadUpdate> {
         let Some(group) = self.groups.get_mut(group) else { return Vec::new() };
-        let Some(&place) = group.index_by_name.get(member) else { return Vec::new() };
-        let sound = values.iter().filter(|(name, value)| is_name(name) && value.is_finite());
-        let sound: Vec<(String, f64)> = sound.cloned().collect();
-        group.record_values(place, &sound, Duration::ZERO, source.into(), now).0
+        let Some(&index) = group.index_by_name.get(member) else { return Vec::new() };
+        let valid = values.iter().filter(|(name, value)| is_name(name) && value.is_finite());
+        let valid: Vec<(String, f64)> = valid.cloned().collect();
+        group.record_values(index, &valid, Duration::ZERO, source.into(), now).0
     }
 
     /// Records the response of a monitor.
@@ -241,27 +244,28 @@ impl LoadTracker {
         now: Instant,
     ) -> Vec<LoadUpdate> {
         let Some(group) = self.groups.get_mut(group) else { return Vec::new() };
-        let Some(&place) = group.index_by_name.get(member) else { return Vec::new() };
+        let Some(&index) = group.index_by_name.get(member) else { return Vec::new() };
         let Some(source) = group.settings.monitor.as_ref().map(|monitor| monitor.source) else {
             return Vec::new();
         };
         match outcome {
             Ok(values) => {
-                group.members[place].problem = None;
-                let busy = values.iter().any(|figure| CPU_UTILIZATION_NAMES.contains(&figure.name.as_str()));
-                for MetricSample { name, value, age, growth: grown } in values {
-                    group.insert_value(place, &name, (value, grown), age, source.into(), now);
+                group.members[index].problem = None;
+                let has_cpu =
+                    values.iter().any(|sample| CPU_UTILIZATION_NAMES.contains(&sample.name.as_str()));
+                for MetricSample { name, value, age, growth } in values {
+                    group.insert_value(index, &name, (value, growth), age, source.into(), now);
                 }
-                let sensed = if busy { group.compute_cpu_utilization(place, now) } else { None };
+                let cpu_update = if has_cpu { group.compute_cpu_utilization(index, now) } else { None };
                 group
-                    .compute_load(place, now)
+                    .compute_load(index, now)
                     .into_iter()
-                    .chain(group.compute_usage(place, now))
-                    .chain(sensed)
+                    .chain(group.compute_usage(index, now))
+                    .chain(cpu_update)
                     .collect()
             }
-            Err(why) => {
-                group.members[place].problem = Some(why);
+            Err(error) => {
+                group.members[index].problem = Some(error);
                 Vec::new()
             }
         }
@@ -269,8 +273,9 @@ impl LoadTracker {
 
     /// Returns the groups whose counters [`LoadTracker::record_counters`] needs.
     pub(crate) fn groups_with_counters(&self) -> Vec<Arc<str>> {
-        let watched = self.groups.values().filter(|group| group.settings.expressions().next().is_some());
-        watched.map(|group| group.settings.name.clone()).collect()
+        let with_expressions =
+            self.groups.values().filter(|group| group.settings.expressions().next().is_some());
+        with_expressions.map(|group| group.settings.name.clone()).collect()
     }
 
     /// Records the balancer's own counters of a group, and computes the loads and weights that are due.
@@ -282,29 +287,29 @@ impl LoadTracker {
     ) -> Vec<LoadUpdate> {
         let Some(group) = self.groups.get_mut(group) else { return Vec::new() };
         for (name, counters) in counters {
-            if let Some(&place) = group.index_by_name.get(name) {
-                group.members[place].local.sample(*counters, now);
+            if let Some(&index) = group.index_by_name.get(name) {
+                group.members[index].local.sample(*counters, now);
             }
         }
-        let mut said = Vec::new();
+        let mut updates = Vec::new();
         let interval = group.passive_interval();
-        let due = |looked: Instant| {
-            interval.is_some_and(|interval| now.saturating_duration_since(looked) >= interval)
+        let is_due = |computed_at: Instant| {
+            interval.is_some_and(|interval| now.saturating_duration_since(computed_at) >= interval)
         };
-        if interval.is_some() && group.last_computed_at.is_none_or(due) {
+        if interval.is_some() && group.last_computed_at.is_none_or(is_due) {
             group.last_computed_at = Some(now);
-            said.extend((0..group.members.len()).filter_map(|place| group.compute_load(place, now)));
+            updates.extend((0..group.members.len()).filter_map(|index| group.compute_load(index, now)));
         }
         if let Some(weight) = &group.settings.weight {
             let names = group.settings.members.iter().enumerate();
-            let weights = names.map(|(place, spec)| {
-                let value = weight.eval(|name| Some(group.resolve_name(place, name, now).ok()?.value)).ok();
+            let weights = names.map(|(index, spec)| {
+                let value = weight.eval(|name| Some(group.resolve_name(index, name, now).ok()?.value)).ok();
                 (spec.name.clone(), value)
             });
             let weights = weights.collect();
-            said.push(LoadUpdate::Weights { group: group.settings.name.clone(), weights });
+            updates.push(LoadUpdate::Weights { group: group.settings.name.clone(), weights });
         }
-        said
+        updates
     }
 
     /// Returns the observations of a group's members.
@@ -315,34 +320,34 @@ impl LoadTracker {
             metric: monitor.metric.text().into(),
             interval_seconds: monitor.interval.as_secs_f64(),
         });
-        let member = |place: usize| {
-            let member = &group.members[place];
+        let member_status = |index: usize| {
+            let member = &group.members[index];
             let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
-            let facts = member.observations.iter().map(|(name, fact)| FactExplanation {
+            let observations = member.observations.iter().map(|(name, observation)| FactExplanation {
                 name: name.into(),
-                value: fact.value,
-                age_seconds: age(fact.measured_at),
-                source: fact.origin.source.name().into(),
+                value: observation.value,
+                age_seconds: age(observation.measured_at),
+                source: observation.origin.source.name().into(),
             });
             // The balancer's own figures are not reported, but expressions can read them.
-            let counted = group.local_values(place, now).map(|(name, figure)| FactExplanation {
+            let local_values = group.local_values(index, now).map(|(name, measurement)| FactExplanation {
                 name: name.into(),
-                value: figure.value,
-                age_seconds: age(figure.measured_at),
+                value: measurement.value,
+                age_seconds: age(measurement.measured_at),
                 source: MetricSource::Passive.name().into(),
             });
             MemberObservations {
-                name: group.settings.members[place].name.clone(),
-                observations: facts.chain(counted).collect(),
+                name: group.settings.members[index].name.clone(),
+                observations: observations.chain(local_values).collect(),
                 load: member.load.map(|(value, at)| LoadExplanation { value, age_seconds: age(at) }),
-                problem: group.problem(place, now),
+                problem: group.problem(index, now),
                 dropped: member.bucket.dropped(),
             }
         };
         Some(GroupObservations {
             monitor,
             weight: group.settings.weight.as_ref().map(|weight| weight.text().to_owned()),
-            members: (0..group.members.len()).map(member).collect(),
+            members: (0..group.members.len()).map(member_status).collect(),
         })
     }
 
@@ -357,17 +362,17 @@ impl LoadTracker {
         let host = host_of(member);
         // Members match by name or by address: an agent knows its address, not the configured name. A host
         // stands for all its members: its load counts in every group alike.
-        let place = |group: &TrackedGroup| -> Vec<(usize, bool)> {
+        let matching_members = |group: &TrackedGroup| -> Vec<(usize, bool)> {
             let by_address = || group.index_by_address.get(&address?).copied();
-            let one = group.index_by_name.get(member).copied().or_else(by_address);
-            match one {
-                Some(place) => vec![(place, false)],
+            let exact = group.index_by_name.get(member).copied().or_else(by_address);
+            match exact {
+                Some(index) => vec![(index, false)],
                 None => group
                     .indices_by_host
                     .get(&host)
                     .into_iter()
                     .flatten()
-                    .map(|place| (*place, true))
+                    .map(|index| (*index, true))
                     .collect(),
             }
         };
@@ -380,8 +385,8 @@ impl LoadTracker {
                     join_names(&names)
                 )));
             };
-            let found = place(group);
-            if found.is_empty() {
+            let matches = matching_members(group);
+            if matches.is_empty() {
                 let names: Vec<&str> = group.settings.members.iter().map(|spec| &*spec.name).collect();
                 let member = quote_short(member);
                 return Err(TrackerRejection::Unknown(format!(
@@ -389,28 +394,28 @@ impl LoadTracker {
                     join_names(&names)
                 )));
             }
-            return Ok(found
+            return Ok(matches
                 .into_iter()
-                .map(|(place, of_host)| (group.settings.name.clone(), place, of_host))
+                .map(|(index, of_host)| (group.settings.name.clone(), index, of_host))
                 .collect());
         }
-        let found: Vec<_> = self
+        let matches: Vec<_> = self
             .groups
             .iter()
             .flat_map(|(name, group)| {
-                place(group).into_iter().map(|(place, of_host)| (name.clone(), place, of_host))
+                matching_members(group).into_iter().map(|(index, of_host)| (name.clone(), index, of_host))
             })
             .collect();
-        if found.is_empty() {
-            let all = self.groups.values().flat_map(|group| &group.settings.members);
-            let names: Vec<&str> = all.map(|spec| &*spec.name).collect();
+        if matches.is_empty() {
+            let members = self.groups.values().flat_map(|group| &group.settings.members);
+            let names: Vec<&str> = members.map(|spec| &*spec.name).collect();
             let member = quote_short(member);
             return Err(TrackerRejection::Unknown(format!(
                 "no group has a member {member}; there are: {}",
                 join_names(&names)
             )));
         }
-        Ok(found)
+        Ok(matches)
     }
 }
 
@@ -429,12 +434,13 @@ impl TrackedMember {
 /// Returns the indices of each host's members.
 fn hosts(members: &[crate::MemberSettings]) -> BTreeMap<String, Vec<usize>> {
     let mut hosts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (place, spec) in members.iter().enumerate() {
+    for (index, spec) in members.iter().enumerate() {
         let name = spec.name.rsplit_once(':').map_or(&*spec.name, |(host, _)| host);
         let label = spec.host.as_deref().map(host_of);
-        let places = [host_of(name), spec.address.ip().to_canonical().to_string()].into_iter().chain(label);
-        for host in places.collect::<BTreeSet<_>>() {
-            hosts.entry(host).or_default().push(place);
+        let host_names =
+            [host_of(name), spec.address.ip().to_canonical().to_string()].into_iter().chain(label);
+        for host in host_names.collect::<BTreeSet<_>>() {
+            hosts.entry(host).or_default().push(index);
         }
     }
     hosts
@@ -442,31 +448,31 @@ fn hosts(members: &[crate::MemberSettings]) -> BTreeMap<String, Vec<usize>> {
 
 /// Normalises a host: an address in its shortest form, a name in lower case.
 fn host_of(text: &str) -> String {
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    match bare.parse::<IpAddr>() {
+    let unbracketed = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    match unbracketed.parse::<IpAddr>() {
         Ok(address) => address.to_canonical().to_string(),
-        Err(_) => bare.to_ascii_lowercase(),
+        Err(_) => unbracketed.to_ascii_lowercase(),
     }
 }
 
 /// Checks that every name is valid and every value a number.
 fn validate(report: &MetricReport) -> Result<(), TrackerRejection> {
-    let wrong = |why: String| Err(TrackerRejection::Invalid(why));
+    let invalid = |reason: String| Err(TrackerRejection::Invalid(reason));
     if report.values.is_empty() {
-        return wrong("no values: give a name and a number".into());
+        return invalid("no values: give a name and a number".into());
     }
     if report.values.len() > MAX_NAMES {
-        return wrong(format!("{} values: give at most {MAX_NAMES}", report.values.len()));
+        return invalid(format!("{} values: give at most {MAX_NAMES}", report.values.len()));
     }
     for (name, value) in &report.values {
         if !is_name(name) {
-            return wrong(format!(
+            return invalid(format!(
                 "{} is not a name: letters, digits, `_`, `.` and `:`, a letter first, at most 64 of them",
                 quote_short(name)
             ));
         }
         if !value.is_finite() {
-            return wrong(format!("{name} is {value}: give a finite number"));
+            return invalid(format!("{name} is {value}: give a finite number"));
         }
     }
     Ok(())
@@ -481,15 +487,15 @@ fn age_of(seconds: Option<f64>) -> Result<Duration, TrackerRejection> {
 }
 
 /// Quotes external text for a message.
-fn quote_short(word: &str) -> String {
-    let plain = word.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char });
-    format!("`{}`", plain.take(80).collect::<String>())
+fn quote_short(text: &str) -> String {
+    let printable = text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char });
+    format!("`{}`", printable.take(80).collect::<String>())
 }
 
 /// Joins names into a list of readable length.
 fn join_names(names: &[&str]) -> String {
     match names.len().checked_sub(20) {
         None | Some(0) => names.join(", "),
-        Some(more) => format!("{} and {more} more", names[..20].join(", ")),
+        Some(remaining) => format!("{} and {remaining} more", names[..20].join(", ")),
     }
 }

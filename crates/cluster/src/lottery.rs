@@ -208,8 +208,8 @@ impl LotteryDaemon {
         socket.enable_timestamps();
         let address = socket.address();
         let (incarnation, services) = (settings.incarnation, settings.services.clone());
-        let (orders, inbox) = mpsc::channel(COMMAND_CAPACITY);
-        let told = settings.address.unwrap_or(address);
+        let (commands, command_receiver) = mpsc::channel(COMMAND_CAPACITY);
+        let advertised_address = settings.address.unwrap_or(address);
         // Errors within the thread could not be returned.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let sockets = {
@@ -217,11 +217,18 @@ impl LotteryDaemon {
             socket.register()?
         };
         let thread = std::thread::Builder::new().name("lottery".into()).spawn(move || {
-            let desk = DaemonNode::new(&settings, told, brain::SipHashKey::new(random_key()));
-            runtime.block_on(serve::serve(desk, sockets, inbox));
+            let node = DaemonNode::new(&settings, advertised_address, brain::SipHashKey::new(random_key()));
+            runtime.block_on(serve::serve(node, sockets, command_receiver));
         })?;
-        let found = check::CheckResults::default();
-        Ok(Self { address, incarnation, services, found, orders: Some(orders), thread: Some(thread) })
+        let check_results = check::CheckResults::default();
+        Ok(Self {
+            address,
+            incarnation,
+            services,
+            found: check_results,
+            orders: Some(commands),
+            thread: Some(thread),
+        })
     }
 
     /// Returns the bound address.
@@ -265,16 +272,16 @@ impl LotteryDaemon {
 
     /// Returns the counters; `None` if the daemon has ended.
     pub async fn statistics(&self) -> Option<DaemonStatistics> {
-        let (tell, told) = oneshot::channel();
-        self.send_command(DaemonCommand::ReadStatistics(tell)).await;
-        told.await.ok()
+        let (sender, receiver) = oneshot::channel();
+        self.send_command(DaemonCommand::ReadStatistics(sender)).await;
+        receiver.await.ok()
     }
 
     /// Returns the counters, and the daemon's view of itself and the others.
     pub async fn view(&self) -> Option<(DaemonStatistics, NodeView)> {
-        let (show, shown) = oneshot::channel();
-        self.send_command(DaemonCommand::ReadView(show)).await;
-        shown.await.ok()
+        let (sender, receiver) = oneshot::channel();
+        self.send_command(DaemonCommand::ReadView(sender)).await;
+        receiver.await.ok()
     }
 
     /// Applies settings with the same services and checks. Unlike with [`reconfigure`](Self::reconfigure),
@@ -295,10 +302,10 @@ impl LotteryDaemon {
         }
     }
 
-    async fn send_command(&self, order: DaemonCommand) {
-        if let Some(orders) = &self.orders {
+    async fn send_command(&self, command: DaemonCommand) {
+        if let Some(commands) = &self.orders {
             // A daemon that has ended takes no commands.
-            let _ = orders.send(order).await;
+            let _ = commands.send(command).await;
         }
     }
 }
@@ -315,15 +322,15 @@ impl Drop for LotteryDaemon {
 
 /// Returns the number of an incarnation that begins now: seconds since 1970.
 pub fn incarnation() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since_epoch.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// Returns the key of the draw, which is the same on all daemons with the same keys.
 fn draw_key(keys: &KeyRing) -> brain::SipHashKey {
-    let mut first = [0; 16];
-    first.copy_from_slice(&keys.derive(b"plimsoll lottery: draw")[..16]);
-    brain::SipHashKey::new(first)
+    let mut key = [0; 16];
+    key.copy_from_slice(&keys.derive(b"plimsoll lottery: draw")[..16]);
+    brain::SipHashKey::new(key)
 }
 
 /// Returns 64 unpredictable bits.

@@ -86,18 +86,20 @@ impl ObservationSet {
     pub(crate) fn insert(
         &mut self,
         name: &str,
-        (value, grown): (f64, CounterGrowth),
-        at: Instant,
+        (value, counter_growth): (f64, CounterGrowth),
+        measured_at: Instant,
         origin: ObservationOrigin,
-        life: Duration,
+        lifetime: Duration,
     ) -> bool {
-        if let Some(fact) = self.0.get_mut(name) {
-            fact.update((value, grown), at, origin);
+        if let Some(observation) = self.0.get_mut(name) {
+            observation.update((value, counter_growth), measured_at, origin);
             return true;
         }
         if self.0.len() >= MAX_NAMES {
-            let oldest = self.0.iter().min_by_key(|(_, fact)| fact.measured_at);
-            match oldest.filter(|(_, fact)| at.saturating_duration_since(fact.measured_at) > life) {
+            let oldest = self.0.iter().min_by_key(|(_, observation)| observation.measured_at);
+            match oldest.filter(|(_, observation)| {
+                measured_at.saturating_duration_since(observation.measured_at) > lifetime
+            }) {
                 Some((name, _)) => {
                     let name = name.clone();
                     self.0.remove(&name);
@@ -109,10 +111,10 @@ impl ObservationSet {
             name.into(),
             Observation {
                 value,
-                measured_at: at,
+                measured_at,
                 origin,
                 rate: None,
-                rate_base: (value, at),
+                rate_base: (value, measured_at),
                 growth_since_base: 0.0,
             },
         );
@@ -124,33 +126,38 @@ impl ObservationSet {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Observation)> {
-        self.0.iter().map(|(name, fact)| (&**name, fact))
+        self.0.iter().map(|(name, observation)| (&**name, observation))
     }
 }
 
 impl Observation {
-    fn update(&mut self, (value, grown): (f64, CounterGrowth), at: Instant, origin: ObservationOrigin) {
-        if at < self.measured_at {
+    fn update(
+        &mut self,
+        (value, counter_growth): (f64, CounterGrowth),
+        measured_at: Instant,
+        origin: ObservationOrigin,
+    ) {
+        if measured_at < self.measured_at {
             return;
         }
-        (self.value, self.measured_at, self.origin) = (value, at, origin);
-        let (base, since) = self.rate_base;
-        let apart = at.saturating_duration_since(since);
-        let growth = match grown {
+        (self.value, self.measured_at, self.origin) = (value, measured_at, origin);
+        let (base, base_at) = self.rate_base;
+        let elapsed = measured_at.saturating_duration_since(base_at);
+        let growth = match counter_growth {
             CounterGrowth::FromValues if value >= base => value - base,
             CounterGrowth::FromValues => value.max(0.0),
-            CounterGrowth::Reported(Some(more)) => {
-                self.growth_since_base += more;
+            CounterGrowth::Reported(Some(increase)) => {
+                self.growth_since_base += increase;
                 self.growth_since_base
             }
             CounterGrowth::Reported(None) => {
-                (self.rate_base, self.growth_since_base) = ((value, at), 0.0);
+                (self.rate_base, self.growth_since_base) = ((value, measured_at), 0.0);
                 return;
             }
         };
-        if apart >= MIN_RATE_INTERVAL {
-            self.rate = Some(growth / apart.as_secs_f64()).filter(|rate| rate.is_finite());
-            (self.rate_base, self.growth_since_base) = ((value, at), 0.0);
+        if elapsed >= MIN_RATE_INTERVAL {
+            self.rate = Some(growth / elapsed.as_secs_f64()).filter(|rate| rate.is_finite());
+            (self.rate_base, self.growth_since_base) = ((value, measured_at), 0.0);
         }
     }
 }
@@ -164,7 +171,7 @@ mod tests {
 
     const LIFE: Duration = Duration::from_secs(10);
 
-    fn said(value: f64) -> (f64, CounterGrowth) {
+    fn sample(value: f64) -> (f64, CounterGrowth) {
         (value, CounterGrowth::FromValues)
     }
 
@@ -175,12 +182,12 @@ mod tests {
     #[test]
     fn the_later_measurement_counts() {
         let start = Instant::now();
-        let mut facts = ObservationSet::default();
-        assert!(facts.insert("cpu", said(0.5), at(start, 5.0), MetricSource::Push.into(), LIFE));
-        assert!(facts.insert("cpu", said(0.9), at(start, 4.0), MetricSource::Pull.into(), LIFE));
-        let fact = facts.find("cpu").unwrap();
+        let mut observations = ObservationSet::default();
+        assert!(observations.insert("cpu", sample(0.5), at(start, 5.0), MetricSource::Push.into(), LIFE));
+        assert!(observations.insert("cpu", sample(0.9), at(start, 4.0), MetricSource::Pull.into(), LIFE));
+        let observation = observations.find("cpu").unwrap();
         assert_eq!(
-            (fact.value, fact.measured_at, fact.origin.source),
+            (observation.value, observation.measured_at, observation.origin.source),
             (0.5, at(start, 5.0), MetricSource::Push)
         );
     }
@@ -188,10 +195,10 @@ mod tests {
     #[test]
     fn rates_of_counters_survive_a_reset() {
         let start = Instant::now();
-        let mut facts = ObservationSet::default();
+        let mut observations = ObservationSet::default();
         let mut rate = |seconds: f64, value: f64| {
-            facts.insert("n", said(value), at(start, seconds), MetricSource::Push.into(), LIFE);
-            facts.find("n").unwrap().rate
+            observations.insert("n", sample(value), at(start, seconds), MetricSource::Push.into(), LIFE);
+            observations.find("n").unwrap().rate
         };
         assert_eq!(rate(0.0, 1000.0), None);
         assert_eq!(rate(0.05, 1005.0), None, "too short to tell");
@@ -206,11 +213,11 @@ mod tests {
     #[test]
     fn who_has_seen_the_parts_of_a_sum_says_how_much_they_have_grown() {
         let start = Instant::now();
-        let mut facts = ObservationSet::default();
-        let mut rate = |seconds: f64, value: f64, grown: Option<f64>| {
-            let told = (value, CounterGrowth::Reported(grown));
-            facts.insert("n", told, at(start, seconds), MetricSource::Prometheus.into(), LIFE);
-            facts.find("n").unwrap().rate
+        let mut observations = ObservationSet::default();
+        let mut rate = |seconds: f64, value: f64, growth: Option<f64>| {
+            let reported = (value, CounterGrowth::Reported(growth));
+            observations.insert("n", reported, at(start, seconds), MetricSource::Prometheus.into(), LIFE);
+            observations.find("n").unwrap().rate
         };
         assert_eq!(rate(0.0, 1.5e9, None), None);
         assert_eq!(rate(2.0, 1.5e9 + 100.0, Some(100.0)), Some(50.0));
@@ -228,17 +235,23 @@ mod tests {
     #[test]
     fn names_are_bounded_and_the_forgotten_make_room() {
         let start = Instant::now();
-        let mut facts = ObservationSet::default();
+        let mut observations = ObservationSet::default();
         for number in 0..MAX_NAMES {
-            assert!(facts.insert(&format!("n{number}"), said(1.0), start, MetricSource::Push.into(), LIFE));
+            assert!(observations.insert(
+                &format!("n{number}"),
+                sample(1.0),
+                start,
+                MetricSource::Push.into(),
+                LIFE
+            ));
         }
-        assert!(!facts.insert("more", said(1.0), at(start, 9.0), MetricSource::Push.into(), LIFE));
+        assert!(!observations.insert("more", sample(1.0), at(start, 9.0), MetricSource::Push.into(), LIFE));
         assert!(
-            facts.insert("n7", said(2.0), at(start, 9.0), MetricSource::Push.into(), LIFE),
+            observations.insert("n7", sample(2.0), at(start, 9.0), MetricSource::Push.into(), LIFE),
             "what is there is renewed"
         );
-        assert!(facts.insert("more", said(1.0), at(start, 11.0), MetricSource::Push.into(), LIFE));
-        assert_eq!(facts.iter().count(), MAX_NAMES);
-        assert!(facts.find("n7").is_some() && facts.find("more").is_some());
+        assert!(observations.insert("more", sample(1.0), at(start, 11.0), MetricSource::Push.into(), LIFE));
+        assert_eq!(observations.iter().count(), MAX_NAMES);
+        assert!(observations.find("n7").is_some() && observations.find("more").is_some());
     }
 }

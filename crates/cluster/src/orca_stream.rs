@@ -25,8 +25,8 @@ use crate::scrape::{MAX_FIRST_DELAY, ScrapeResult, ScrapeTarget, random_unit};
 use crate::{ObserverShared, is_name};
 
 /// The first pause, and the maximum.
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(30);
+const MIN_RETRY_PAUSE: Duration = Duration::from_secs(1);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
 /// The maximum time until a member without the service is called again.
 const UNSUPPORTED_RETRY_DELAY: Duration = Duration::from_secs(600);
 /// The minimum tolerated silence; three intervals if that is longer. Servers may have a minimum interval, 30
@@ -57,73 +57,73 @@ impl Drop for OrcaConnection {
 }
 
 impl From<String> for StreamEnd {
-    fn from(why: String) -> Self {
-        Self { why, unsupported_by: None }
+    fn from(reason: String) -> Self {
+        Self { why: reason, unsupported_by: None }
     }
 }
 
 /// Receives the reports of one member forever.
 pub(crate) async fn watch(
     (group, member): (Arc<str>, Arc<str>),
-    aim: Arc<ScrapeTarget>,
+    target: Arc<ScrapeTarget>,
     inner: Weak<ObserverShared>,
 ) {
-    sleep(aim.interval.min(MAX_FIRST_DELAY).mul_f64(random_unit())).await;
-    let mut pause = SHORTEST;
+    sleep(target.interval.min(MAX_FIRST_DELAY).mul_f64(random_unit())).await;
+    let mut pause = MIN_RETRY_PAUSE;
     // Whether the missing service has been reported.
-    let mut said = false;
+    let mut is_noted = false;
     loop {
-        let mut told = false;
-        let over = receive_reports(&aim, |outcome| {
-            told |= outcome.is_ok();
+        let mut has_reported = false;
+        let stream_end = receive_reports(&target, |outcome| {
+            has_reported |= outcome.is_ok();
             if let Some(inner) = inner.upgrade() {
                 inner.record_scrape(&group, &member, outcome);
             }
         });
-        let over = over.await;
+        let stream_end = stream_end.await;
         let Some(inner) = inner.upgrade() else { return };
-        let why = format!("load reports of {}: {}", aim.host, over.why);
-        if told {
-            (pause, said) = (SHORTEST, false);
+        let reason = format!("load reports of {}: {}", target.host, stream_end.why);
+        if has_reported {
+            (pause, is_noted) = (MIN_RETRY_PAUSE, false);
         }
-        if over.unsupported_by.is_some() && !std::mem::replace(&mut said, true) {
-            inner.note_missing_reports(&group, &member, &why);
+        if stream_end.unsupported_by.is_some() && !std::mem::replace(&mut is_noted, true) {
+            inner.note_missing_reports(&group, &member, &reason);
         }
-        inner.record_scrape(&group, &member, Err(why));
+        inner.record_scrape(&group, &member, Err(reason));
         drop(inner);
-        if let Some(mut line) = over.unsupported_by {
+        if let Some(mut connection) = stream_end.unsupported_by {
             // Both results mean that the connection has ended, or the time is over.
-            let _ = timeout(UNSUPPORTED_RETRY_DELAY, &mut line.driver).await;
+            let _ = timeout(UNSUPPORTED_RETRY_DELAY, &mut connection.driver).await;
         }
         sleep(pause.mul_f64(0.8 + 0.4 * random_unit())).await;
-        pause = pause.mul_f64(1.6).min(LONGEST);
+        pause = pause.mul_f64(1.6).min(MAX_RETRY_PAUSE);
     }
 }
 
 /// Makes the call and passes on its results until it ends.
-async fn receive_reports(aim: &ScrapeTarget, mut each: impl FnMut(ScrapeResult)) -> StreamEnd {
-    let late = || format!("no connection within {} s", aim.timeout.as_secs_f64());
-    let line = match timeout(aim.timeout, connect(aim)).await {
-        Ok(Ok(line)) => line,
-        Ok(Err(why)) => return why.into(),
-        Err(_) => return late().into(),
+async fn receive_reports(target: &ScrapeTarget, mut on_report: impl FnMut(ScrapeResult)) -> StreamEnd {
+    let timeout_message = || format!("no connection within {} s", target.timeout.as_secs_f64());
+    let connection = match timeout(target.timeout, connect(target)).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(reason)) => return reason.into(),
+        Err(_) => return timeout_message().into(),
     };
-    match call(aim, line.sender.clone(), &mut each).await {
+    match call(target, connection.sender.clone(), &mut on_report).await {
         Ok(GrpcStatus(Some(code), _)) if code == UNIMPLEMENTED => {
-            let why = "it does not have the service xds.service.orca.v3.OpenRcaService (grpc-status 12)";
-            StreamEnd { why: why.into(), unsupported_by: Some(line) }
+            let reason = "it does not have the service xds.service.orca.v3.OpenRcaService (grpc-status 12)";
+            StreamEnd { why: reason.into(), unsupported_by: Some(connection) }
         }
         Ok(GrpcStatus(Some(code), Some(text))) => format!("ended with grpc-status {code}: {text}").into(),
         Ok(GrpcStatus(Some(code), None)) => format!("ended with grpc-status {code}").into(),
         Ok(GrpcStatus(None, _)) => "ended without grpc-status".to_owned().into(),
-        Err(why) => why.into(),
+        Err(reason) => reason.into(),
     }
 }
 
-async fn connect(aim: &ScrapeTarget) -> Result<OrcaConnection, String> {
-    let stream = TcpStream::connect(aim.address).await.map_err(|error| error.to_string())?;
-    let begun = Builder::new().enable_push(false).max_header_list_size(16 * 1024).handshake(stream).await;
-    let (sender, connection) = begun.map_err(|error| format!("HTTP/2: {error}"))?;
+async fn connect(target: &ScrapeTarget) -> Result<OrcaConnection, String> {
+    let stream = TcpStream::connect(target.address).await.map_err(|error| error.to_string())?;
+    let handshake = Builder::new().enable_push(false).max_header_list_size(16 * 1024).handshake(stream).await;
+    let (sender, connection) = handshake.map_err(|error| format!("HTTP/2: {error}"))?;
     let driver = tokio::spawn(async {
         // The call reports the reason of the end.
         let _ = connection.await;
@@ -142,56 +142,60 @@ impl GrpcStatus {
 }
 
 async fn call(
-    aim: &ScrapeTarget,
+    target: &ScrapeTarget,
     sender: SendRequest<Bytes>,
-    each: &mut impl FnMut(ScrapeResult),
+    on_report: &mut impl FnMut(ScrapeResult),
 ) -> Result<GrpcStatus, String> {
-    let silence = (aim.interval * 3).max(SILENCE_LIMIT);
-    let silent = |_| format!("nothing came for {} s", silence.as_secs());
-    let broken = |error: h2::Error| match error.reason() {
+    let silence_limit = (target.interval * 3).max(SILENCE_LIMIT);
+    let silence_error = |_| format!("nothing came for {} s", silence_limit.as_secs());
+    let connection_error = |error: h2::Error| match error.reason() {
         Some(Reason::NO_ERROR) => "the connection was closed".to_owned(),
         _ => format!("HTTP/2: {error}"),
     };
-    let request = Request::post(format!("http://{}{}", aim.host, orca::STREAM_PATH))
+    let request = Request::post(format!("http://{}{}", target.host, orca::STREAM_PATH))
         .header(CONTENT_TYPE, "application/grpc")
         .header(TE, "trailers")
         .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
         .body(())
         .map_err(|error| error.to_string())?;
-    let begun = async {
+    let response_future = async {
         let mut sender = sender.ready().await?;
-        let (answer, mut out) = sender.send_request(request, false)?;
+        let (response, mut out) = sender.send_request(request, false)?;
         // The request is smaller than any window.
-        out.send_data(stream_request(aim.interval).into(), true)?;
-        answer.await
+        out.send_data(stream_request(target.interval).into(), true)?;
+        response.await
     };
-    let answer = timeout(silence, begun).await.map_err(silent)?.map_err(broken)?;
-    if answer.status() != StatusCode::OK {
-        return Err(format!("answered {}", answer.status().as_u16()));
+    let response =
+        timeout(silence_limit, response_future).await.map_err(silence_error)?.map_err(connection_error)?;
+    if response.status() != StatusCode::OK {
+        return Err(format!("answered {}", response.status().as_u16()));
     }
-    let (head, mut body) = answer.into_parts();
+    let (head, mut body) = response.into_parts();
     let mut frames = FrameDecoder::new(orca::MAX_LEN);
-    while let Some(piece) = timeout(silence, next_chunk(&mut body)).await.map_err(silent)? {
-        frames.push(&piece.map_err(broken)?);
-        let mut last = None;
-        while let Some(message) = frames.next_message().map_err(|bad| bad.to_string())? {
-            last = Some(message);
+    while let Some(chunk) = timeout(silence_limit, next_chunk(&mut body)).await.map_err(silence_error)? {
+        frames.push(&chunk.map_err(connection_error)?);
+        let mut last_message = None;
+        while let Some(message) = frames.next_message().map_err(|error| error.to_string())? {
+            last_message = Some(message);
         }
-        if let Some(message) = last {
-            each(parse_report(&message).map_err(|why| format!("load reports of {}: {why}", aim.host)));
+        if let Some(message) = last_message {
+            on_report(
+                parse_report(&message).map_err(|error| format!("load reports of {}: {error}", target.host)),
+            );
             // A member that reports faster than requested is not read faster.
-            sleep(aim.interval.min(SHORTEST) / 4).await;
+            sleep(target.interval.min(MIN_RETRY_PAUSE) / 4).await;
         }
     }
-    let trailers = timeout(silence, body.trailers()).await.map_err(silent)?.map_err(broken)?;
+    let trailers =
+        timeout(silence_limit, body.trailers()).await.map_err(silence_error)?.map_err(connection_error)?;
     // A call that is rejected at once has its status in the head.
     Ok(GrpcStatus::of(trailers.as_ref().unwrap_or(&head.headers)))
 }
 
 /// Returns the next bytes of a response, and reopens the flow-control window for as many.
 async fn next_chunk(body: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
-    let piece = body.data().await?;
-    Some(piece.and_then(|piece| body.flow_control().release_capacity(piece.len()).map(|()| piece)))
+    let chunk = body.data().await?;
+    Some(chunk.and_then(|chunk| body.flow_control().release_capacity(chunk.len()).map(|()| chunk)))
 }
 
 /// Returns the figures of a report whose names are valid.
@@ -202,7 +206,7 @@ fn parse_report(message: &[u8]) -> ScrapeResult {
             values.push(MetricSample::new(name, metric.value, Duration::ZERO));
         }
     })
-    .map_err(|bad| bad.to_string())?;
+    .map_err(|error| error.to_string())?;
     Ok(values)
 }
 

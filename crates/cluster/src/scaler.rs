@@ -126,10 +126,10 @@ impl fmt::Debug for ProviderHandle {
 /// Starts and stops members, one by one.
 pub trait InstanceProvider: Send + Sync {
     /// Starts a member. Its health checks decide later whether it serves.
-    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance>;
+    fn start(&self, spec: InstanceSpec) -> ProviderFuture<'_, Instance>;
 
     /// Stops a member, and returns when it is gone. A member that is already gone counts as stopped.
-    fn stop(&self, one: StopRequest) -> ProviderFuture<'_, ()>;
+    fn stop(&self, request: StopRequest) -> ProviderFuture<'_, ()>;
 
     /// Returns the running members, with those that a previous process started; `None` if they cannot be
     /// listed.
@@ -137,10 +137,10 @@ pub trait InstanceProvider: Send + Sync {
 
     /// Adopts a member that another process started. Providers that list all members by themselves need not
     /// do anything.
-    fn adopt(&self, _one: &Instance) {}
+    fn adopt(&self, _instance: &Instance) {}
 
     /// Notes that a started member has ended by itself.
-    fn record_exit(&self, _one: &Instance) {}
+    fn record_exit(&self, _instance: &Instance) {}
 
     /// Releases all started members to another process: none ends with this one.
     fn release_all(&self) {}
@@ -193,31 +193,32 @@ pub struct Instance {
 }
 
 /// Returns the request to a program or a webhook to start a member.
-fn start_request(wish: &InstanceSpec) -> Value {
-    json!({"action": "start", "group": &*wish.group, "index": wish.index, "why": &*wish.why})
+fn start_request(spec: &InstanceSpec) -> Value {
+    json!({"action": "start", "group": &*spec.group, "index": spec.index, "why": &*spec.why})
 }
 
 /// Returns the request to a program or a webhook to stop a member.
-fn stop_request(stop: &StopRequest) -> Value {
-    let StopRequest { group, instance: one, why } = stop;
+fn stop_request(request: &StopRequest) -> Value {
+    let StopRequest { group, instance, why } = request;
     json!({
-        "action": "stop", "group": &**group, "index": one.index, "id": one.id,
-        "address": one.address.to_string(), "why": &**why,
+        "action": "stop", "group": &**group, "index": instance.index, "id": instance.id,
+        "address": instance.address.to_string(), "why": &**why,
     })
 }
 
 /// Parses the response to a start: `{"address": "10.0.0.3:80", "id": "…"}`; the `id` defaults to the address.
-fn parse_started(index: u32, answer: &[u8]) -> Result<Instance, String> {
-    let wrong = |why: &str| format!("the answer {why}: it is {{\"address\": \"IP:PORT\", \"id\": \"…\"}}");
-    let answer: Value =
-        serde_json::from_slice(answer).map_err(|error| wrong(&format!("is no JSON ({error})")))?;
-    let address = answer["address"].as_str().ok_or_else(|| wrong("has no `address`"))?;
+fn parse_started(index: u32, body: &[u8]) -> Result<Instance, String> {
+    let invalid =
+        |problem: &str| format!("the answer {problem}: it is {{\"address\": \"IP:PORT\", \"id\": \"…\"}}");
+    let response: Value =
+        serde_json::from_slice(body).map_err(|error| invalid(&format!("is no JSON ({error})")))?;
+    let address = response["address"].as_str().ok_or_else(|| invalid("has no `address`"))?;
     let address: SocketAddr =
-        address.parse().map_err(|_| wrong("has an `address` that is no IP address with a port"))?;
-    let id = match &answer["id"] {
+        address.parse().map_err(|_| invalid("has an `address` that is no IP address with a port"))?;
+    let id = match &response["id"] {
         Value::Null => address.to_string(),
         Value::String(id) if id.len() <= MAX_ID_LENGTH => id.clone(),
-        _ => return Err(wrong("has an `id` that is no text, or a long one")),
+        _ => return Err(invalid("has an `id` that is no text, or a long one")),
     };
     Ok(Instance { index, id, address })
 }

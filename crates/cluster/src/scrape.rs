@@ -78,32 +78,32 @@ impl ScrapeTasks {
         runtime: &Handle,
         inner: &Weak<ObserverShared>,
     ) {
-        let mut wanted = BTreeMap::new();
+        let mut targets = BTreeMap::new();
         for group in groups {
-            for (name, aim) in scrape_targets(group) {
-                wanted.insert((group.name.clone(), name), aim);
+            for (name, target) in scrape_targets(group) {
+                targets.insert((group.name.clone(), name), target);
             }
         }
         self.0.retain(|key, running| {
-            let same = wanted.get(key) == Some(&*running.target);
-            if same {
-                wanted.remove(key);
+            let is_unchanged = targets.get(key) == Some(&*running.target);
+            if is_unchanged {
+                targets.remove(key);
             } else {
                 running.task.abort();
             }
-            same
+            is_unchanged
         });
-        for (key, aim) in wanted {
-            let aim = Arc::new(aim);
-            let task = match aim.format {
+        for (key, target) in targets {
+            let target = Arc::new(target);
+            let task = match target.format {
                 ScrapeFormat::OrcaStream => {
-                    runtime.spawn(orca_stream::watch(key.clone(), Arc::clone(&aim), inner.clone()))
+                    runtime.spawn(orca_stream::watch(key.clone(), Arc::clone(&target), inner.clone()))
                 }
                 ScrapeFormat::AgentJson | ScrapeFormat::MetricsPage(_) => {
-                    runtime.spawn(poll_monitor(key.clone(), Arc::clone(&aim), inner.clone()))
+                    runtime.spawn(poll_monitor(key.clone(), Arc::clone(&target), inner.clone()))
                 }
             };
-            self.0.insert(key, RunningScrape { target: aim, task });
+            self.0.insert(key, RunningScrape { target, task });
         }
     }
 }
@@ -118,70 +118,70 @@ impl Drop for ScrapeTasks {
 pub(crate) fn scrape_targets(group: &GroupSettings) -> Vec<(Arc<str>, ScrapeTarget)> {
     let monitor = group.monitor.as_ref();
     let Some(monitor) = monitor else { return Vec::new() };
-    let what = match monitor.source {
+    let format = match monitor.source {
         MetricSource::Push | MetricSource::Passive | MetricSource::Orca => return Vec::new(),
         MetricSource::Pull => ScrapeFormat::AgentJson,
         MetricSource::Prometheus => {
-            let read = names_of(group.expressions());
-            let counters = read.iter().filter_map(|name| name.strip_suffix(PER_SECOND)).map(str::to_owned);
-            let mut wanted: Vec<String> = counters.chain(read.iter().cloned()).collect();
-            wanted.sort_unstable();
-            wanted.dedup();
-            ScrapeFormat::MetricsPage(wanted)
+            let names = names_of(group.expressions());
+            let counters = names.iter().filter_map(|name| name.strip_suffix(PER_SECOND)).map(str::to_owned);
+            let mut metric_names: Vec<String> = counters.chain(names.iter().cloned()).collect();
+            metric_names.sort_unstable();
+            metric_names.dedup();
+            ScrapeFormat::MetricsPage(metric_names)
         }
         MetricSource::OrcaOob => ScrapeFormat::OrcaStream,
     };
-    let aim = |member: &crate::MemberSettings| {
+    let target_of = |member: &crate::MemberSettings| {
         let mut address = member.address;
         address.set_port(monitor.target.port.unwrap_or_else(|| address.port()));
-        let instead = monitor.target.host.clone().map(|host| (host, address.port()));
-        let named = member.name.rsplit_once(':').map_or(&*member.name, |(host, _)| host);
-        let named = match &instead {
+        let responder = monitor.target.host.clone().map(|host| (host, address.port()));
+        let host_name = member.name.rsplit_once(':').map_or(&*member.name, |(host, _)| host);
+        let host_name = match &responder {
             Some((host, _)) if host.contains(':') => &format!("[{host}]"),
             Some((host, _)) => host,
-            None => named,
+            None => host_name,
         };
-        let aim = ScrapeTarget {
+        let target = ScrapeTarget {
             address,
-            host: format!("{named}:{}", address.port()),
+            host: format!("{host_name}:{}", address.port()),
             path: monitor.target.path.replace("{member}", &member.name),
-            responder: instead,
+            responder,
             interval: monitor.interval,
             timeout: monitor.target.timeout,
-            format: what.clone(),
+            format: format.clone(),
         };
-        (member.name.clone(), aim)
+        (member.name.clone(), target)
     };
-    group.members.iter().map(aim).collect()
+    group.members.iter().map(target_of).collect()
 }
 
 /// Polls the monitor of one member forever.
 async fn poll_monitor(
     (group, member): (Arc<str>, Arc<str>),
-    aim: Arc<ScrapeTarget>,
+    target: Arc<ScrapeTarget>,
     inner: Weak<ObserverShared>,
 ) {
-    sleep(aim.interval.min(MAX_FIRST_DELAY).mul_f64(random_unit())).await;
-    let mut seen = CounterHistory::default();
+    sleep(target.interval.min(MAX_FIRST_DELAY).mul_f64(random_unit())).await;
+    let mut history = CounterHistory::default();
     loop {
-        let begun = Instant::now();
-        let outcome = match timeout(aim.timeout, scrape_once(&aim, &mut seen)).await {
+        let started_at = Instant::now();
+        let outcome = match timeout(target.timeout, scrape_once(&target, &mut history)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(format!("no answer within {} s", aim.timeout.as_secs_f64())),
+            Err(_) => Err(format!("no answer within {} s", target.timeout.as_secs_f64())),
         };
-        let outcome = outcome.map_err(|why| format!("http://{}{}: {why}", aim.host, aim.path));
+        let outcome = outcome.map_err(|error| format!("http://{}{}: {error}", target.host, target.path));
         let Some(inner) = inner.upgrade() else { return };
         inner.record_scrape(&group, &member, outcome);
         drop(inner);
-        sleep_until(begun + aim.interval.mul_f64(0.9 + 0.2 * random_unit())).await;
+        sleep_until(started_at + target.interval.mul_f64(0.9 + 0.2 * random_unit())).await;
     }
 }
 
 /// Polls once, without a time limit.
-async fn scrape_once(aim: &ScrapeTarget, seen: &mut CounterHistory) -> ScrapeResult {
-    let stream = match &aim.responder {
+async fn scrape_once(target: &ScrapeTarget, history: &mut CounterHistory) -> ScrapeResult {
+    let stream = match &target.responder {
         Some((host, port)) => TcpStream::connect((host.as_str(), *port)).await,
-        None => TcpStream::connect(aim.address).await,
+        None => TcpStream::connect(target.address).await,
     };
     let stream = stream.map_err(|error| error.to_string())?;
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
@@ -191,12 +191,12 @@ async fn scrape_once(aim: &ScrapeTarget, seen: &mut CounterHistory) -> ScrapeRes
         .map_err(|error| error.to_string())?;
     // Ends with the poll, on success and on failure.
     let _driver = AbortOnDrop(tokio::spawn(connection).abort_handle());
-    let request = Request::get(&aim.path)
-        .header(HOST, &aim.host)
+    let request = Request::get(&target.path)
+        .header(HOST, &target.host)
         .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
         .header(
             ACCEPT,
-            if aim.format == ScrapeFormat::AgentJson {
+            if target.format == ScrapeFormat::AgentJson {
                 "application/json"
             } else {
                 "text/plain;version=0.0.4"
@@ -212,8 +212,10 @@ async fn scrape_once(aim: &ScrapeTarget, seen: &mut CounterHistory) -> ScrapeRes
     let body =
         Limited::new(response.into_body(), MAX_BODY).collect().await.map_err(|error| error.to_string())?;
     let body = body.to_bytes();
-    match &aim.format {
-        ScrapeFormat::MetricsPage(wanted) => scrape_parser::parse_metrics_page(&body, wanted, seen),
+    match &target.format {
+        ScrapeFormat::MetricsPage(metric_names) => {
+            scrape_parser::parse_metrics_page(&body, metric_names, history)
+        }
         ScrapeFormat::AgentJson | ScrapeFormat::OrcaStream => scrape_parser::parse_agent(&body),
     }
 }

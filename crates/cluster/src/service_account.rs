@@ -25,10 +25,11 @@ impl ServiceAccount<'_> {
     /// Returns the authorities of the cluster, and no others.
     pub(crate) fn authorities(self) -> Result<Vec<CertificateDer<'static>>, String> {
         let path = self.0.join("ca.crt");
-        let wrong = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-        let found = CertificateDer::pem_file_iter(&path).map_err(|error| wrong(&error))?;
-        let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| wrong(&error))?;
-        if found.is_empty() { Err(wrong(&"no certificate is in it")) } else { Ok(found) }
+        let read_error = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let certificates = CertificateDer::pem_file_iter(&path).map_err(|error| read_error(&error))?;
+        let certificates: Vec<_> =
+            certificates.collect::<Result<_, _>>().map_err(|error| read_error(&error))?;
+        if certificates.is_empty() { Err(read_error(&"no certificate is in it")) } else { Ok(certificates) }
     }
 
     fn read(self, name: &str) -> Result<String, String> {

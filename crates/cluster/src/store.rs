@@ -53,8 +53,8 @@ pub struct StoreSnapshot {
 impl StoreSnapshot {
     /// Returns the entries whose keys begin with `prefix`, each with the rest of its key.
     pub fn with_prefix<'v>(&'v self, prefix: &'v str) -> impl Iterator<Item = (&'v str, &'v StoreEntry)> {
-        let from = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        from.map_while(move |(key, entry)| Some((key.strip_prefix(prefix)?, entry)))
+        let range = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        range.map_while(move |(key, entry)| Some((key.strip_prefix(prefix)?, entry)))
     }
 
     /// Returns the number of the change that wrote an entry; 0 if there is none.
@@ -117,28 +117,28 @@ impl StoreChange {
 
     /// Adds the condition that all affected entries are as in a view.
     #[must_use]
-    pub fn if_unchanged_since(mut self, view: &StoreSnapshot) -> Self {
-        let touched = self.puts.iter().map(|put| &put.key).chain(&self.deletes);
-        self.unchanged = touched.map(|key| (key.clone(), view.revision_of(key))).collect();
+    pub fn if_unchanged_since(mut self, snapshot: &StoreSnapshot) -> Self {
+        let touched_keys = self.puts.iter().map(|put| &put.key).chain(&self.deletes);
+        self.unchanged = touched_keys.map(|key| (key.clone(), snapshot.revision_of(key))).collect();
         self
     }
 
     /// Returns the reason why the change is invalid in any state.
     fn invalid_reason(&self) -> Option<String> {
-        let long = self.puts.iter().find(|put| put.value.len() > MAX_VALUE_LENGTH);
-        if let Some(put) = long {
+        let oversized_put = self.puts.iter().find(|put| put.value.len() > MAX_VALUE_LENGTH);
+        if let Some(put) = oversized_put {
             return Some(format!("{}: longer than {} KiB", put.key, MAX_VALUE_LENGTH >> 10));
         }
         let keys = self.puts.iter().map(|put| &put.key).chain(&self.deletes);
-        let long = keys.into_iter().find(|key| key.len() > MAX_KEY_LENGTH);
-        long.map(|key| format!("a key of {} bytes: {MAX_KEY_LENGTH} is the most", key.len()))
+        let oversized_key = keys.into_iter().find(|key| key.len() > MAX_KEY_LENGTH);
+        oversized_key.map(|key| format!("a key of {} bytes: {MAX_KEY_LENGTH} is the most", key.len()))
     }
 
     /// Returns `true` if a view contains all entries of this change, and none that it deletes.
-    fn is_applied_in(&self, view: &StoreSnapshot) -> bool {
-        let written =
-            |put: &EntryWrite| view.entries.get(&put.key).is_some_and(|entry| *entry.value == *put.value);
-        self.puts.iter().all(written) && self.deletes.iter().all(|key| !view.entries.contains_key(key))
+    fn is_applied_in(&self, snapshot: &StoreSnapshot) -> bool {
+        let is_written =
+            |put: &EntryWrite| snapshot.entries.get(&put.key).is_some_and(|entry| *entry.value == *put.value);
+        self.puts.iter().all(is_written) && self.deletes.iter().all(|key| !snapshot.entries.contains_key(key))
     }
 }
 
@@ -227,7 +227,7 @@ impl dyn Store {
 mod tests {
     use super::*;
 
-    fn view(entries: &[(&str, &str, i64)]) -> StoreSnapshot {
+    fn snapshot(entries: &[(&str, &str, i64)]) -> StoreSnapshot {
         let entry = |(key, value, revision): &(&str, &str, i64)| {
             ((*key).to_owned(), StoreEntry { value: (*value).into(), revision: *revision, lease: 0 })
         };
@@ -236,22 +236,22 @@ mod tests {
 
     #[test]
     fn a_view_is_read_by_prefix() {
-        let view = view(&[("a", "1", 1), ("b/x", "2", 2), ("b/y", "3", 3), ("b0", "4", 4)]);
-        let found: Vec<(&str, i64)> =
-            view.with_prefix("b/").map(|(key, entry)| (key, entry.revision)).collect();
-        assert_eq!(found, [("x", 2), ("y", 3)]);
-        assert_eq!((view.revision_of("b0"), view.revision_of("c")), (4, 0));
+        let snapshot = snapshot(&[("a", "1", 1), ("b/x", "2", 2), ("b/y", "3", 3), ("b0", "4", 4)]);
+        let entries: Vec<(&str, i64)> =
+            snapshot.with_prefix("b/").map(|(key, entry)| (key, entry.revision)).collect();
+        assert_eq!(entries, [("x", 2), ("y", 3)]);
+        assert_eq!((snapshot.revision_of("b0"), snapshot.revision_of("c")), (4, 0));
     }
 
     #[test]
     fn a_change_knows_what_it_was_decided_on() {
-        let view = view(&[("a", "1", 4)]);
+        let snapshot = snapshot(&[("a", "1", 4)]);
         let change =
-            StoreChange::put("a", "2").and_put("b", "3", None).and_delete("c").if_unchanged_since(&view);
+            StoreChange::put("a", "2").and_put("b", "3", None).and_delete("c").if_unchanged_since(&snapshot);
         assert_eq!(change.unchanged, [("a".into(), 4), ("b".into(), 0), ("c".into(), 0)]);
-        assert!(!change.is_applied_in(&view));
-        assert!(StoreChange::put("a", "1").and_delete("c").is_applied_in(&view));
-        assert!(!StoreChange::delete("a").is_applied_in(&view));
+        assert!(!change.is_applied_in(&snapshot));
+        assert!(StoreChange::put("a", "1").and_delete("c").is_applied_in(&snapshot));
+        assert!(!StoreChange::delete("a").is_applied_in(&snapshot));
         assert!(
             StoreChange::put("a", "x".repeat(MAX_VALUE_LENGTH + 1))
                 .invalid_reason()

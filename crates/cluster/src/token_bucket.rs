@@ -32,18 +32,19 @@ impl TokenBucket {
     }
 
     pub(crate) fn take(&mut self, now: Instant) -> RateVerdict {
-        let since = now.saturating_duration_since(self.refilled_at).as_secs_f64();
-        self.tokens = (self.tokens + since * MAX_RATE).min(MAX_RATE);
+        let elapsed = now.saturating_duration_since(self.refilled_at).as_secs_f64();
+        self.tokens = (self.tokens + elapsed * MAX_RATE).min(MAX_RATE);
         self.refilled_at = self.refilled_at.max(now);
         if self.tokens >= 1.0 {
             self.tokens -= 1.0;
             return RateVerdict::Accepted;
         }
         self.dropped += 1;
-        let quiet =
-            self.last_drop_at.is_none_or(|last| now.saturating_duration_since(last) >= FLOOD_QUIET_TIME);
+        let was_quiet = self
+            .last_drop_at
+            .is_none_or(|last_drop| now.saturating_duration_since(last_drop) >= FLOOD_QUIET_TIME);
         self.last_drop_at = Some(now);
-        if quiet { RateVerdict::FloodStarted } else { RateVerdict::Dropped }
+        if was_quiet { RateVerdict::FloodStarted } else { RateVerdict::Dropped }
     }
 
     pub(crate) fn dropped(&self) -> u64 {
@@ -67,9 +68,13 @@ mod tests {
         assert_eq!(bucket.take(at(0)), RateVerdict::FloodStarted);
         assert_eq!(bucket.take(at(19)), RateVerdict::Dropped);
         assert_eq!(bucket.take(at(40)), RateVerdict::Accepted);
-        let free = (0..10_000).filter(|step| bucket.take(at(1000 + step)) == RateVerdict::Accepted).count();
-        assert!((540..=552).contains(&free), "{free} in ten seconds, and one second's worth saved up");
-        assert_eq!(bucket.dropped() as usize, 2 + 10_000 - free);
+        let accepted =
+            (0..10_000).filter(|step| bucket.take(at(1000 + step)) == RateVerdict::Accepted).count();
+        assert!(
+            (540..=552).contains(&accepted),
+            "{accepted} in ten seconds, and one second's worth saved up"
+        );
+        assert_eq!(bucket.dropped() as usize, 2 + 10_000 - accepted);
         assert_eq!(bucket.take(at(80_000)), RateVerdict::Accepted);
         assert!((0..49).all(|_| bucket.take(at(80_000)) == RateVerdict::Accepted));
         assert_eq!(bucket.take(at(80_000)), RateVerdict::FloodStarted, "a new one");

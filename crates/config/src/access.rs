@@ -177,7 +177,7 @@ pub(crate) fn rules(table: &AccessConfig) -> Result<ActiveRules, String> {
         Some(FilePath(path)) => {
             let name = path.clone();
             ActiveRules::file(path.clone(), move |bytes| {
-                read(&name, bytes.to_vec()).map_err(|wrong| wrong.headline())
+                read(&name, bytes.to_vec()).map_err(|problems| problems.headline())
             })
         }
         None => Ok(ActiveRules::fixed(build_access(&table.roles, &table.grants))),
@@ -197,10 +197,10 @@ fn read(path: &Path, bytes: Vec<u8>) -> Result<AccessRules, ConfigDiagnostics> {
     static SCHEMA: LazyLock<Schema> =
         LazyLock::new(|| titled(schemars::schema_for!(AccessFile), "access.toml"));
     let name = path.display().to_string();
-    let CheckedValue { value, spans: spots, problems: mut found, source } =
+    let CheckedValue { value, spans: root_spans, problems: mut diagnostics, source } =
         read_checked::<AccessFile>(&SCHEMA, &name, bytes)?;
-    check_roles(&value.roles, &value.grants, &spots, &mut found);
-    let problems = ConfigDiagnostics::new(source, found);
+    check_roles(&value.roles, &value.grants, &root_spans, &mut diagnostics);
+    let problems = ConfigDiagnostics::new(source, diagnostics);
     if problems.has_errors() { Err(problems) } else { Ok(build_access(&value.roles, &value.grants)) }
 }
 
@@ -218,61 +218,63 @@ fn build_access(roles: &[RoleConfig], grants: &[GrantConfig]) -> AccessRules {
         groups: groups(&table.groups),
     };
     let grant = |table: &GrantConfig| Grant { pattern: table.identity.0.clone(), role: table.role.0.clone() };
-    let made = AccessRules::new(roles.iter().map(role).collect(), grants.iter().map(grant).collect());
+    let access_rules = AccessRules::new(roles.iter().map(role).collect(), grants.iter().map(grant).collect());
     // A checked table names no missing role; in doubt there are no rights.
-    made.unwrap_or_default()
+    access_rules.unwrap_or_default()
 }
 
 /// Checks roles and grants against one another.
 pub(super) fn check_roles(
     roles: &[RoleConfig],
     grants: &[GrantConfig],
-    spots: &SpanTree,
-    found: &mut Vec<ConfigDiagnostic>,
+    root_spans: &SpanTree,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) {
-    let mut known: HashMap<&str, usize> = HashMap::new();
+    let mut known_roles: HashMap<&str, usize> = HashMap::new();
     for (index, role) in roles.iter().enumerate() {
-        let spot = spots.key("role").item(index);
+        let spans = root_spans.key("role").item(index);
         if BUILT_IN.contains(&role.name.0.as_str()) {
             let message = format!("there is a role `{}` already", role.name);
-            found.push(
-                ConfigDiagnostic::error(spot.key("name").value_span(), message).hint("give it another name"),
+            diagnostics.push(
+                ConfigDiagnostic::error(spans.key("name").value_span(), message).hint("give it another name"),
             );
         }
-        if let Some(first) = known.insert(&role.name.0, index) {
-            let also = spots.key("role").item(first).key("name").value_span();
+        if let Some(first) = known_roles.insert(&role.name.0, index) {
+            let first_span = root_spans.key("role").item(first).key("name").value_span();
             let message = format!("a second role named `{}`", role.name);
-            found.push(
-                ConfigDiagnostic::error(spot.key("name").value_span(), message)
-                    .with_related(also, "the first is here"),
+            diagnostics.push(
+                ConfigDiagnostic::error(spans.key("name").value_span(), message)
+                    .with_related(first_span, "the first is here"),
             );
         }
-        for (place, verb) in role.verbs.iter().enumerate() {
+        for (verb_index, verb) in role.verbs.iter().enumerate() {
             if matches!(role.groups, GroupSelection::These(_))
                 && verb.0.route().scope == OperationScope::Process
-                && !spot.is_broken("verbs")
+                && !spans.is_broken("verbs")
             {
                 let message = format!(
                     "{} is about the whole process, and the role about some groups",
                     quoted(verb.0.name())
                 );
                 let hint = "take it out, or make it a role of its own with groups = \"all\"";
-                found.push(
-                    ConfigDiagnostic::error(spot.key("verbs").item(place).value_span(), message).hint(hint),
+                diagnostics.push(
+                    ConfigDiagnostic::error(spans.key("verbs").item(verb_index).value_span(), message)
+                        .hint(hint),
                 );
             }
         }
     }
     for (index, grant) in grants.iter().enumerate() {
         let role = grant.role.0.as_str();
-        if known.contains_key(role) || BUILT_IN.contains(&role) || spots.is_broken("role") {
+        if known_roles.contains_key(role) || BUILT_IN.contains(&role) || root_spans.is_broken("role") {
             continue;
         }
-        let all: Vec<&str> =
+        let role_names: Vec<&str> =
             BUILT_IN.iter().copied().chain(roles.iter().map(|role| role.name.0.as_str())).collect();
-        let at = spots.key("grant").item(index).key("role").value_span();
-        let hint = suggest::hint(role, &all).replace("allowed:", "roles:");
-        found.push(ConfigDiagnostic::error(at, format!("there is no role named `{role}`")).hint(hint));
+        let span = root_spans.key("grant").item(index).key("role").value_span();
+        let hint = suggest::hint(role, &role_names).replace("allowed:", "roles:");
+        diagnostics
+            .push(ConfigDiagnostic::error(span, format!("there is no role named `{role}`")).hint(hint));
     }
 }
 
@@ -294,55 +296,62 @@ identity = "jwt:groups=sre"
 role = "admin"
 "#;
 
-    fn of(text: &str) -> Result<AccessRules, String> {
+    fn parse_rules(text: &str) -> Result<AccessRules, String> {
         read(Path::new("access.toml"), text.into()).map_err(|problems| problems.to_string())
     }
 
     #[test]
     fn a_file_of_rules() {
-        let access = of(GOOD).unwrap();
-        let permit = access.granted_scope(&Caller::spiffe("spiffe://example.org/web/a"), Operation::Drain);
-        assert!(permit.covers("web") && !permit.covers("mail"));
+        let access = parse_rules(GOOD).unwrap();
+        let granted = access.granted_scope(&Caller::spiffe("spiffe://example.org/web/a"), Operation::Drain);
+        assert!(granted.covers("web") && !granted.covers("mail"));
         assert_eq!(
             access.granted_scope(&Caller::spiffe("spiffe://example.org/web/a"), Operation::Stop),
             GrantedScope::Denied
         );
-        assert_eq!(of("").unwrap().grant_count(), 0);
-        let all = of(&GOOD.replace("[\"web\"]", "\"all\"")).unwrap();
+        assert_eq!(parse_rules("").unwrap().grant_count(), 0);
+        let unscoped = parse_rules(&GOOD.replace("[\"web\"]", "\"all\"")).unwrap();
         assert_eq!(
-            all.granted_scope(&Caller::spiffe("spiffe://example.org/web/a"), Operation::Drain),
+            unscoped.granted_scope(&Caller::spiffe("spiffe://example.org/web/a"), Operation::Drain),
             GrantedScope::All
         );
     }
 
     #[test]
     fn half_a_file_gives_no_more_than_the_whole() {
-        let whole = of(GOOD).unwrap();
+        let whole_rules = parse_rules(GOOD).unwrap();
         let callers = [
             Caller::spiffe("spiffe://example.org/web/a"),
             Caller::jwt("a", [("groups".to_owned(), vec!["sre".to_owned()])].into()),
         ];
-        for end in 0..GOOD.len() {
-            let Ok(half) = of(&GOOD[..end]) else { continue };
+        for length in 0..GOOD.len() {
+            let Ok(partial_rules) = parse_rules(&GOOD[..length]) else { continue };
             for caller in &callers {
                 for verb in [Operation::Status, Operation::Drain, Operation::Stop] {
-                    let (less, more) = (half.granted_scope(caller, verb), whole.granted_scope(caller, verb));
-                    assert!(less == GrantedScope::Denied || less == more, "{}", &GOOD[..end]);
+                    let (partial_scope, whole_scope) =
+                        (partial_rules.granted_scope(caller, verb), whole_rules.granted_scope(caller, verb));
+                    assert!(
+                        partial_scope == GrantedScope::Denied || partial_scope == whole_scope,
+                        "{}",
+                        &GOOD[..length]
+                    );
                 }
             }
         }
-        let said = of(&GOOD.replace("groups = [\"web\"]\n", "")).unwrap_err();
-        assert!(said.contains("missing key `groups`") && said.contains("add groups = "), "{said}");
-        let said = of(&GOOD.replace("[\"web\"]", "\"every\"")).unwrap_err();
-        assert!(said.contains("neither \"all\" nor"), "{said}");
+        let error = parse_rules(&GOOD.replace("groups = [\"web\"]\n", "")).unwrap_err();
+        assert!(error.contains("missing key `groups`") && error.contains("add groups = "), "{error}");
+        let error = parse_rules(&GOOD.replace("[\"web\"]", "\"every\"")).unwrap_err();
+        assert!(error.contains("neither \"all\" nor"), "{error}");
     }
 
     #[test]
     fn what_is_wrong_with_rules_is_placed() {
-        let more = "[[role]]\nname = \"admin\"\nverbs = [\"stop\"]\ngroups = \"all\"\n[[grant]]\nidentity = \
+        let extra_text = "[[role]]\nname = \"admin\"\nverbs = [\"stop\"]\ngroups = \"all\"\n[[grant]]\nidentity = \
             \"jwt:a\"\nrole = \"veiwer\"\n";
-        let said = of(&format!("{}{more}", GOOD.replace("\"drain\"]", "\"drain\", \"stop\"]"))).unwrap_err();
-        for what in [
+        let error =
+            parse_rules(&format!("{}{extra_text}", GOOD.replace("\"drain\"]", "\"drain\", \"stop\"]")))
+                .unwrap_err();
+        for expected in [
             "access.toml:3:29: `stop` is about the whole process",
             "access.toml:12:8: there is a role `admin` already",
             "access.toml:17:8: there is no role named `veiwer`",
@@ -350,10 +359,10 @@ role = "admin"
             "roles: viewer, operator, admin, web-drainers",
             "3 errors",
         ] {
-            assert!(said.contains(what), "{what}: {said}");
+            assert!(error.contains(expected), "{expected}: {error}");
         }
         assert!(
-            of("[[grant]]\nidentity = \"alice\"\nrole = \"admin\"\n")
+            parse_rules("[[grant]]\nidentity = \"alice\"\nrole = \"admin\"\n")
                 .unwrap_err()
                 .contains("neither spiffe://")
         );

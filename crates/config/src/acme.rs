@@ -144,101 +144,107 @@ impl std::fmt::Display for DirectoryUrl {
 }
 
 /// Checks each table by itself, and with the rest of the file.
-pub(super) fn check(config: &Config, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
-    let listeners = spots.key("listener");
-    let tables = config.listeners.iter().enumerate().filter_map(|(index, listener)| {
+pub(super) fn check(config: &Config, root_spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
+    let listeners = root_spans.key("listener");
+    let acme_tables = config.listeners.iter().enumerate().filter_map(|(index, listener)| {
         let acme = listener.tls.as_ref()?.acme.as_ref()?;
         Some((acme, listeners.item(index).key("tls").key("acme")))
     });
-    let tables: Vec<(&AcmeConfig, &SpanTree)> = tables.collect();
-    let answers = config.listeners.iter().any(|listener| listener.protocol == ListenerProtocol::Http);
-    for (place, &(acme, spot)) in tables.iter().enumerate() {
-        check_one(acme, spot, found);
-        if acme.challenge == ChallengeMethod::Http && !answers && !spots.is_broken("listener") {
+    let acme_tables: Vec<(&AcmeConfig, &SpanTree)> = acme_tables.collect();
+    let answers_http = config.listeners.iter().any(|listener| listener.protocol == ListenerProtocol::Http);
+    for (table_index, &(acme, spans)) in acme_tables.iter().enumerate() {
+        check_one(acme, spans, diagnostics);
+        if acme.challenge == ChallengeMethod::Http && !answers_http && !root_spans.is_broken("listener") {
             let message = "nobody would answer the authority: there is no listener with protocol = \"http\"";
-            let problem = ConfigDiagnostic::error(spot.key("challenge").value_span(), message);
-            found.push(problem.hint("add one that port 80 leads to, or use tls-alpn-01"));
+            let problem = ConfigDiagnostic::error(spans.key("challenge").value_span(), message);
+            diagnostics.push(problem.hint("add one that port 80 leads to, or use tls-alpn-01"));
         }
-        let same =
-            |other: &&(&AcmeConfig, &SpanTree)| keys(other.0).any(|key| keys(acme).any(|own| own == key));
-        if let Some(&(other, there)) = tables[..place].iter().find(same)
-            && other != acme
+        let has_same_key = |other_entry: &&(&AcmeConfig, &SpanTree)| {
+            keys(other_entry.0).any(|key| keys(acme).any(|other_key| other_key == key))
+        };
+        if let Some(&(other_acme, other_spans)) = acme_tables[..table_index].iter().find(has_same_key)
+            && other_acme != acme
         {
             let message = "another listener has the same certificate with other settings";
-            let problem =
-                ConfigDiagnostic::error(spot.value_span(), message).with_related(there.value_span(), "here");
-            found.push(problem.hint("write the same in both, or begin with another name"));
+            let problem = ConfigDiagnostic::error(spans.value_span(), message)
+                .with_related(other_spans.value_span(), "here");
+            diagnostics.push(problem.hint("write the same in both, or begin with another name"));
         }
     }
 }
 
 /// Returns the keys that identify certificates.
 fn keys(acme: &AcmeConfig) -> impl Iterator<Item = (&str, &std::path::Path, &HostName, CertificateKeyType)> {
-    let each = if acme.separate { acme.domains.len() } else { 1 };
+    let names_per_certificate = if acme.separate { acme.domains.len() } else { 1 };
     let key = |name| (acme.directory.0.as_str(), acme.cache.0.as_path(), name, acme.key_type);
-    acme.domains.iter().take(each).map(key)
+    acme.domains.iter().take(names_per_certificate).map(key)
 }
 
-fn check_one(acme: &AcmeConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
-    if !acme.terms_agreed && !spot.is_broken("terms_agreed") {
+fn check_one(acme: &AcmeConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
+    if !acme.terms_agreed && !spans.is_broken("terms_agreed") {
         let problem = ConfigDiagnostic::error(
-            spot.key("terms_agreed").value_span(),
+            spans.key("terms_agreed").value_span(),
             "an authority gives nothing to those who do not agree",
         );
-        found.push(problem.hint("read its terms of service, then write terms_agreed = true"));
+        diagnostics.push(problem.hint("read its terms of service, then write terms_agreed = true"));
     }
-    let domains = spot.key("domains");
-    for (place, domain) in acme.domains.iter().enumerate().filter(|_| !spot.is_broken("domains")) {
-        let at = domains.item(place);
+    let domains = spans.key("domains");
+    for (domain_index, domain) in acme.domains.iter().enumerate().filter(|_| !spans.is_broken("domains")) {
+        let domain_span = domains.item(domain_index);
         if domain.0.starts_with("*.") {
             let message = format!(
                 "{} cannot be shown to lead here: that takes the challenge dns-01, which is not there",
                 quoted(&domain.0)
             );
-            found.push(
-                ConfigDiagnostic::error(at.value_span(), message)
+            diagnostics.push(
+                ConfigDiagnostic::error(domain_span.value_span(), message)
                     .hint("name each host, or take a certificate from a file"),
             );
         } else if domain.0.parse::<std::net::Ipv4Addr>().is_ok() {
             let message = format!("{} is an address: certificates are for names", quoted(&domain.0));
-            found.push(ConfigDiagnostic::error(at.value_span(), message));
+            diagnostics.push(ConfigDiagnostic::error(domain_span.value_span(), message));
         }
-        if let Some(first) = acme.domains[..place].iter().position(|before| before == domain) {
-            let problem =
-                ConfigDiagnostic::error(at.value_span(), format!("{} is there twice", quoted(&domain.0)));
-            found.push(problem.with_related(domains.item(first).value_span(), "the first is here"));
+        if let Some(first) = acme.domains[..domain_index].iter().position(|earlier| earlier == domain) {
+            let problem = ConfigDiagnostic::error(
+                domain_span.value_span(),
+                format!("{} is there twice", quoted(&domain.0)),
+            );
+            diagnostics.push(problem.with_related(domains.item(first).value_span(), "the first is here"));
         }
     }
-    for (place, contact) in acme.contact.iter().enumerate().filter(|_| !spot.is_broken("contact")) {
-        let fine =
+    for (contact_index, contact) in acme.contact.iter().enumerate().filter(|_| !spans.is_broken("contact")) {
+        let is_url =
             contact.split_once(':').is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty());
-        if !fine || !contact.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if !is_url || !contact.bytes().all(|byte| byte.is_ascii_graphic()) {
             let message = format!("{} is no URL", quoted(contact));
-            let at = spot.key("contact").item(place).value_span();
-            found.push(ConfigDiagnostic::error(at, message).hint("such as mailto:ops@example.com"));
+            let contact_span = spans.key("contact").item(contact_index).value_span();
+            diagnostics
+                .push(ConfigDiagnostic::error(contact_span, message).hint("such as mailto:ops@example.com"));
         }
     }
     if acme.profile.as_ref().is_some_and(String::is_empty) {
-        found.push(
-            ConfigDiagnostic::error(spot.key("profile").value_span(), "`profile` names none")
+        diagnostics.push(
+            ConfigDiagnostic::error(spans.key("profile").value_span(), "`profile` names none")
                 .hint("take it out"),
         );
     }
     if let Some(account) = &acme.external_account
         && account.id.is_empty()
     {
-        let at = spot.key("external_account").key("id").value_span();
-        found.push(ConfigDiagnostic::error(at, "`id` is empty").hint("the authority gives one with the key"));
+        let span = spans.key("external_account").key("id").value_span();
+        diagnostics.push(
+            ConfigDiagnostic::error(span, "`id` is empty").hint("the authority gives one with the key"),
+        );
     }
 }
 
 /// Returns the certificates that a table asks for, with files as they are now; problems are added to `found`.
 pub(super) fn requested_certificates(
     acme: &AcmeConfig,
-    spot: &SpanTree,
-    found: &mut Vec<ConfigDiagnostic>,
+    spans: &SpanTree,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) -> Vec<acme::CertificateSettings> {
-    let trust = match &acme.root {
+    let trust_roots = match &acme.root {
         Some(path) => std::fs::read(&path.0)
             .map_err(|error| format!("cannot read {path}: {error}"))
             .and_then(|pem| acme::TrustRoots::new(&pem)),
@@ -246,21 +252,22 @@ pub(super) fn requested_certificates(
             .map_err(|error| format!("cannot read whom the system trusts: {error}; name a file as `root`"))
             .and_then(|pem| acme::TrustRoots::new(&pem)),
     };
-    let trust = trust.map_err(|why| found.push(ConfigDiagnostic::error(spot.key("root").value_span(), why)));
+    let trust_roots = trust_roots
+        .map_err(|cause| diagnostics.push(ConfigDiagnostic::error(spans.key("root").value_span(), cause)));
     let binding = acme.external_account.as_ref().map(|account| {
-        let spot = spot.key("external_account").key("key_file");
+        let spans = spans.key("external_account").key("key_file");
         key(&account.key_file).map(|key| acme::AccountBinding { id: account.id.clone(), key }).map_err(
-            |why| {
-                let problem = ConfigDiagnostic::error(spot.value_span(), why);
-                found.push(problem.hint("it is what the authority gave with the id, in base64url"));
+            |reason| {
+                let problem = ConfigDiagnostic::error(spans.value_span(), reason);
+                diagnostics.push(problem.hint("it is what the authority gave with the id, in base64url"));
             },
         )
     });
-    let (Ok(trust), Ok(binding)) = (trust, binding.transpose()) else { return Vec::new() };
+    let (Ok(trust_roots), Ok(binding)) = (trust_roots, binding.transpose()) else { return Vec::new() };
     let settings = |domains: &[HostName]| acme::CertificateSettings {
         domains: domains.iter().map(|domain| domain.0.clone()).collect(),
         directory: acme.directory.0.clone(),
-        trust: trust.clone(),
+        trust: trust_roots.clone(),
         contact: acme.contact.clone(),
         binding: binding.clone(),
         method: match acme.challenge {
@@ -280,12 +287,12 @@ pub(super) fn requested_certificates(
 
 /// Returns the slots of these certificates.
 pub(super) fn certificate_slots(
-    wanted: &[acme::CertificateSettings],
+    certificates: &[acme::CertificateSettings],
 ) -> Vec<(Arc<proxy::AcmeSlot>, Vec<String>)> {
-    let place = |settings: &acme::CertificateSettings| {
+    let to_slot = |settings: &acme::CertificateSettings| {
         (proxy::AcmeSlot::with_id(&settings.id()), settings.domains.clone())
     };
-    wanted.iter().map(place).collect()
+    certificates.iter().map(to_slot).collect()
 }
 
 /// Reads a key as authorities give it: base64url, with or without its padding.
@@ -305,18 +312,18 @@ impl ConfigFile {
     /// # Errors
     /// Fails if files that they need cannot be read, each with its place.
     pub fn authorities(&self) -> Result<Vec<acme::CertificateSettings>, ConfigDiagnostics> {
-        let (mut all, mut problems) = (Vec::<acme::CertificateSettings>::new(), Vec::new());
+        let (mut certificates, mut problems) = (Vec::<acme::CertificateSettings>::new(), Vec::new());
         for (index, listener) in self.config.listeners.iter().enumerate() {
             let Some(acme) = listener.tls.as_ref().and_then(|tls| tls.acme.as_ref()) else { continue };
-            let spot = self.spans.key("listener").item(index).key("tls").key("acme");
-            for settings in requested_certificates(acme, spot, &mut problems) {
-                if !all.contains(&settings) {
-                    all.push(settings);
+            let spans = self.spans.key("listener").item(index).key("tls").key("acme");
+            for settings in requested_certificates(acme, spans, &mut problems) {
+                if !certificates.contains(&settings) {
+                    certificates.push(settings);
                 }
             }
         }
         if problems.is_empty() {
-            Ok(all)
+            Ok(certificates)
         } else {
             Err(ConfigDiagnostics::new(Arc::clone(&self.source), problems))
         }
@@ -331,11 +338,11 @@ mod tests {
         "domains = [\"a.example\"], directory = \"https://ca.example/dir\", terms_agreed = true";
 
     fn read(listeners: &[(&str, &str)]) -> Result<(), String> {
-        let listener = |(place, (protocol, tls)): (usize, &(&str, &str))| {
+        let listener = |(listener_index, (protocol, tls)): (usize, &(&str, &str))| {
             format!(
                 "[[listener]]\naddress = \"127.0.0.1:{}\"\ngroup = \"web\"\nprotocol = \
                  \"{protocol}\"\n{tls}\n",
-                place + 1
+                listener_index + 1
             )
         };
         let listeners: String = listeners.iter().enumerate().map(listener).collect();
@@ -343,14 +350,14 @@ mod tests {
         parse("plimsoll.toml", text.into_bytes()).map(drop).map_err(|problems| problems.to_string())
     }
 
-    fn one(acme: &str) -> Result<(), String> {
+    fn read_one(acme: &str) -> Result<(), String> {
         read(&[("https", &format!("tls = {{ acme = {{ {acme} }} }}"))])
     }
 
     #[test]
     fn what_is_wrong_is_told_at_its_place() {
-        assert_eq!(one(ACME), Ok(()));
-        for (from, to, why) in [
+        assert_eq!(read_one(ACME), Ok(()));
+        for (original, replacement, expected) in [
             (
                 "terms_agreed = true",
                 "terms_agreed = false",
@@ -368,22 +375,22 @@ mod tests {
             ("true", "true, external_account = { id = \"\", key_file = \"k\" }", "`id` is empty"),
             ("true", "true, profile = \"\"", "`profile` names none"),
         ] {
-            let said = one(&ACME.replace(from, to)).expect_err(to);
-            assert!(said.contains(why), "{to}: {said}");
+            let error = read_one(&ACME.replace(original, replacement)).expect_err(replacement);
+            assert!(error.contains(expected), "{replacement}: {error}");
         }
     }
 
     #[test]
     fn a_certificate_has_one_table() {
-        let tls = |more: &str| format!("tls = {{ acme = {{ {ACME}{more} }} }}");
-        let (plain, other) = (tls(""), tls(", profile = \"x\""));
-        assert_eq!(read(&[("https", &plain), ("https", &plain)]), Ok(()));
-        let said = read(&[("https", &plain), ("tcp", &other)]).unwrap_err();
-        assert!(said.contains("another listener has the same certificate with other settings"), "{said}");
+        let tls = |extra: &str| format!("tls = {{ acme = {{ {ACME}{extra} }} }}");
+        let (plain_tls, other_tls) = (tls(""), tls(", profile = \"x\""));
+        assert_eq!(read(&[("https", &plain_tls), ("https", &plain_tls)]), Ok(()));
+        let error = read(&[("https", &plain_tls), ("tcp", &other_tls)]).unwrap_err();
+        assert!(error.contains("another listener has the same certificate with other settings"), "{error}");
         let rsa = tls(", key_type = \"rsa-2048\"");
-        assert_eq!(read(&[("https", &plain), ("https", &rsa)]), Ok(()));
+        assert_eq!(read(&[("https", &plain_tls), ("https", &rsa)]), Ok(()));
         assert_eq!(read(&[("https", &tls(", challenge = \"http-01\"")), ("http", "")]), Ok(()));
-        let said = read(&[("https", "tls = {}")]).unwrap_err();
-        assert!(said.contains("missing key `certificates`"), "{said}");
+        let error = read(&[("https", "tls = {}")]).unwrap_err();
+        assert!(error.contains("missing key `certificates`"), "{error}");
     }
 }

@@ -32,8 +32,8 @@ impl FromStr for ListenAddress {
         if text.parse::<Ipv6Addr>().is_ok() {
             return Err(format!("has no port: write \"[{text}]:PORT\""));
         }
-        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-        if bare.parse::<IpAddr>().is_ok() {
+        let unbracketed = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        if unbracketed.parse::<IpAddr>().is_ok() {
             return Err("has no port".into());
         }
         let Some((host, port)) = text.rsplit_once(':') else {
@@ -83,16 +83,17 @@ impl FromStr for MemberAddress {
         if text.contains("://") {
             return Err("has a scheme: write only host:port".into());
         }
-        let begins =
-            |scheme: &&str| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
-        if ["IOR:", "corbaloc:"].iter().any(begins) {
+        let has_scheme = |scheme: &&str| {
+            text.get(..scheme.len()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(scheme))
+        };
+        if ["IOR:", "corbaloc:"].iter().any(has_scheme) {
             return Err("is an object reference: write { ior = \"…\" } with it".into());
         }
         if text.contains('/') {
             return Err("has a path: write only host:port".into());
         }
         let (host, port) = match text.strip_prefix('[') {
-            Some(inside) => inside.split_once("]:").ok_or("has no port after the brackets")?,
+            Some(bracketed) => bracketed.split_once("]:").ok_or("has no port after the brackets")?,
             None => text.rsplit_once(':').ok_or("has no port")?,
         };
         let port = parse_port(port)?;
@@ -120,10 +121,10 @@ impl MemberAddress {
     /// up.
     pub fn is_at(&self, listen: SocketAddr) -> bool {
         let Ok(host) = self.host.parse::<IpAddr>() else { return false };
-        let (host, at) = (host.to_canonical(), listen.ip().to_canonical());
+        let (host, listen_ip) = (host.to_canonical(), listen.ip().to_canonical());
         // The unspecified address of IPv6 includes those of IPv4.
-        let all = at.is_unspecified() && (at.is_ipv6() || host.is_ipv4());
-        self.port == listen.port() && (host == at || (all && host.is_loopback()))
+        let listens_everywhere = listen_ip.is_unspecified() && (listen_ip.is_ipv6() || host.is_ipv4());
+        self.port == listen.port() && (host == listen_ip || (listens_everywhere && host.is_loopback()))
     }
 }
 
@@ -274,8 +275,8 @@ impl ControlAddresses {
     /// Returns all of them.
     pub fn list(&self) -> &[ControlAddress] {
         match self {
-            Self::One(one) => std::slice::from_ref(one),
-            Self::Several(several) => several,
+            Self::One(single) => std::slice::from_ref(single),
+            Self::Several(addresses) => addresses,
         }
     }
 
@@ -328,13 +329,13 @@ fn check_host_name(host: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn why<T: TextValue + fmt::Debug>(text: &str) -> String {
+    fn parse_error<T: TextValue + fmt::Debug>(text: &str) -> String {
         text.parse::<T>().expect_err(text)
     }
 
     #[test]
     fn what_listens_there_is_known_by_its_address() {
-        let is = |member: &str, listen: &str| {
+        let is_at = |member: &str, listen: &str| {
             member.parse::<MemberAddress>().unwrap().is_at(listen.parse().unwrap())
         };
         for (member, listen) in [
@@ -344,7 +345,7 @@ mod tests {
             ("[::1]:80", "[::]:80"),
             ("[::ffff:10.0.0.1]:80", "10.0.0.1:80"),
         ] {
-            assert!(is(member, listen), "{member} {listen}");
+            assert!(is_at(member, listen), "{member} {listen}");
         }
         for (member, listen) in [
             ("10.0.0.1:81", "10.0.0.1:80"),
@@ -353,16 +354,16 @@ mod tests {
             ("[::1]:80", "0.0.0.0:80"),
             ("localhost:80", "127.0.0.1:80"),
         ] {
-            assert!(!is(member, listen), "{member} {listen}");
+            assert!(!is_at(member, listen), "{member} {listen}");
         }
     }
 
     #[test]
     fn listen_addresses() {
-        for good in ["0.0.0.0:8080", "[::]:80", "127.0.0.1:0"] {
-            assert_eq!(good.parse::<ListenAddress>().unwrap().to_string(), good);
+        for valid in ["0.0.0.0:8080", "[::]:80", "127.0.0.1:0"] {
+            assert_eq!(valid.parse::<ListenAddress>().unwrap().to_string(), valid);
         }
-        for (bad, expected) in [
+        for (invalid, expected) in [
             ("8080", "write \"0.0.0.0:8080\""),
             (":8080", "write \"0.0.0.0:8080\""),
             ("*:8080", "write \"0.0.0.0:8080\""),
@@ -376,21 +377,25 @@ mod tests {
             ("example.org:80", "is not an IP address and a port"),
             ("", "is not an IP address and a port"),
         ] {
-            assert!(why::<ListenAddress>(bad).contains(expected), "{bad}: {}", why::<ListenAddress>(bad));
+            assert!(
+                parse_error::<ListenAddress>(invalid).contains(expected),
+                "{invalid}: {}",
+                parse_error::<ListenAddress>(invalid)
+            );
         }
     }
 
     #[test]
     fn member_addresses() {
-        for (good, shown) in [
+        for (valid, displayed) in [
             ("10.0.0.1:80", "10.0.0.1:80"),
             ("[2001:DB8::1]:80", "[2001:db8::1]:80"),
             ("App-1.example.org:8080", "app-1.example.org:8080"),
             ("my_app:1", "my_app:1"),
         ] {
-            assert_eq!(good.parse::<MemberAddress>().unwrap().to_string(), shown);
+            assert_eq!(valid.parse::<MemberAddress>().unwrap().to_string(), displayed);
         }
-        for (bad, expected) in [
+        for (invalid, expected) in [
             ("http://10.0.0.1:80", "has a scheme"),
             ("corbaloc:iiop:1.2@10.0.0.1:80/Accounts", "is an object reference"),
             ("Corbaloc:9", "is an object reference"),
@@ -409,7 +414,11 @@ mod tests {
             ("ü:80", "malformed host name"),
             (":80", "has no host"),
         ] {
-            assert!(why::<MemberAddress>(bad).contains(expected), "{bad}: {}", why::<MemberAddress>(bad));
+            assert!(
+                parse_error::<MemberAddress>(invalid).contains(expected),
+                "{invalid}: {}",
+                parse_error::<MemberAddress>(invalid)
+            );
         }
     }
 
@@ -417,16 +426,16 @@ mod tests {
     fn networks_and_the_admin_side() {
         assert_eq!("10.0.0.1".parse::<Network>().unwrap().to_string(), "10.0.0.1/32");
         assert_eq!("fd00::/8".parse::<Network>().unwrap().to_string(), "fd00::/8");
-        assert!(why::<Network>("10.0.0.1/8").contains("write \"10.0.0.0/8\""));
-        assert!(why::<Network>("10.0.0.0/33").contains("not an IP address or network"));
+        assert!(parse_error::<Network>("10.0.0.1/8").contains("write \"10.0.0.0/8\""));
+        assert!(parse_error::<Network>("10.0.0.0/33").contains("not an IP address or network"));
         assert_eq!("off".parse::<AdminListen>().unwrap().0, None);
-        assert!(why::<AdminListen>(":9900").contains("0.0.0.0:9900"));
+        assert!(parse_error::<AdminListen>(":9900").contains("0.0.0.0:9900"));
         assert_eq!("off".parse::<ControlAddress>().unwrap(), ControlAddress::Off);
         assert_eq!("tls://[::]:9905".parse::<ControlAddress>().unwrap().to_string(), "tls://[::]:9905");
-        assert!(why::<ControlAddress>("tls://localhost:9905").contains("127.0.0.1:9905"));
+        assert!(parse_error::<ControlAddress>("tls://localhost:9905").contains("127.0.0.1:9905"));
         assert_eq!("unix:/run/x".parse::<ControlAddress>().unwrap().to_string(), "unix:/run/x");
-        assert!(why::<ControlAddress>("/run/x").contains("write \"unix:/run/x\""));
-        assert!(why::<ControlAddress>("unix:x").contains("absolute"));
-        assert!(why::<ControlAddress>(&format!("unix:/{}", "x".repeat(107))).contains("at most 107"));
+        assert!(parse_error::<ControlAddress>("/run/x").contains("write \"unix:/run/x\""));
+        assert!(parse_error::<ControlAddress>("unix:x").contains("absolute"));
+        assert!(parse_error::<ControlAddress>(&format!("unix:/{}", "x".repeat(107))).contains("at most 107"));
     }
 }

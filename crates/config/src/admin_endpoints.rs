@@ -121,26 +121,34 @@ impl ControlSection<'_> {
 }
 
 /// Checks the parts of a section about control against one another.
-pub(super) fn check(doors: &ControlSection<'_>, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
-    let listed = doors.control.list();
-    for (index, control) in listed.iter().enumerate() {
-        let at = || spot.key("control").item(index).value_span();
-        let same = |other: &ControlAddress| std::mem::discriminant(other) == std::mem::discriminant(control);
-        if *control == ControlAddress::Off && listed.len() > 1 {
-            found.push(ConfigDiagnostic::error(at(), "`off` stands alone").hint("write control = \"off\""));
-        } else if listed[..index].iter().any(same) {
+pub(super) fn check(
+    control_section: &ControlSection<'_>,
+    spans: &SpanTree,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
+) {
+    let addresses = control_section.control.list();
+    for (index, control) in addresses.iter().enumerate() {
+        let span = || spans.key("control").item(index).value_span();
+        let same_kind =
+            |other: &ControlAddress| std::mem::discriminant(other) == std::mem::discriminant(control);
+        if *control == ControlAddress::Off && addresses.len() > 1 {
+            diagnostics
+                .push(ConfigDiagnostic::error(span(), "`off` stands alone").hint("write control = \"off\""));
+        } else if addresses[..index].iter().any(same_kind) {
             let message = "a second address of its kind: one unix: and one tls:// are the most";
-            found.push(ConfigDiagnostic::error(at(), message).hint("take it out"));
+            diagnostics.push(ConfigDiagnostic::error(span(), message).hint("take it out"));
         }
     }
-    auth::check(doors, spot, found);
-    let rules = doors.access;
-    let place = spot.key("access");
+    auth::check(control_section, spans, diagnostics);
+    let rules = control_section.access;
+    let access_spans = spans.key("access");
     if let Some(file) = &rules.file
         && !(rules.roles.is_empty() && rules.grants.is_empty())
     {
         let message = format!("the rules are in {file}, and here as well");
-        found.push(ConfigDiagnostic::error(place.key_span("file"), message).hint("keep them in one place"));
+        diagnostics.push(
+            ConfigDiagnostic::error(access_spans.key_span("file"), message).hint("keep them in one place"),
+        );
     }
-    access::check_roles(&rules.roles, &rules.grants, place, found);
+    access::check_roles(&rules.roles, &rules.grants, access_spans, diagnostics);
 }

@@ -61,16 +61,16 @@ const MIN_KEY_BYTES: usize = 32;
 static PROCESS_KEY: OnceLock<Result<[u8; 32], String>> = OnceLock::new();
 
 fn process_signer() -> Result<TokenSigner, String> {
-    let draw = || {
+    let draw_secret = || {
         let mut secret = [0; 32];
-        let mut filled = 0;
-        while filled < secret.len() {
-            let more = retry_on_intr(|| getrandom(&mut secret[filled..], GetRandomFlags::empty()));
-            filled += more.map_err(|error| format!("the system gives no random numbers: {error}"))?;
+        let mut filled_len = 0;
+        while filled_len < secret.len() {
+            let read_len = retry_on_intr(|| getrandom(&mut secret[filled_len..], GetRandomFlags::empty()));
+            filled_len += read_len.map_err(|error| format!("the system gives no random numbers: {error}"))?;
         }
         Ok(secret)
     };
-    PROCESS_KEY.get_or_init(draw).as_ref().map(|secret| TokenSigner::new(secret)).map_err(Clone::clone)
+    PROCESS_KEY.get_or_init(draw_secret).as_ref().map(|secret| TokenSigner::new(secret)).map_err(Clone::clone)
 }
 
 /// Returns the secret key of this process, if cookies were signed with it, for a process that takes over.
@@ -87,36 +87,38 @@ pub fn restore_cookie_key(secret: [u8; 32]) {
 /// read.
 pub(super) fn of_listener(
     listener: &ListenerConfig,
-    spot: &SpanTree,
-    found: &mut Vec<ConfigDiagnostic>,
+    spans: &SpanTree,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) -> Option<Arc<proxy::AffinitySettings>> {
     let affinity = listener.affinity.as_ref()?;
-    let mut of_file = |path: &FilePath, name: &str| {
-        let problem = |why: String| {
-            let at = spot.key("affinity").key(name).value_span();
+    let mut signer_of = |path: &FilePath, name: &str| {
+        let problem = |reason: String| {
+            let span = spans.key("affinity").key(name).value_span();
             let hint = "make one: openssl rand -hex 32 > FILE, readable by the balancer alone";
-            found.push(ConfigDiagnostic::error(at, format!("cannot use the key {path}: {why}")).hint(hint));
+            diagnostics.push(
+                ConfigDiagnostic::error(span, format!("cannot use the key {path}: {reason}")).hint(hint),
+            );
         };
         key(path).map_err(problem).ok()
     };
-    let older = affinity.old_key_file.as_ref().map(|path| of_file(path, "old_key_file"));
+    let old_signer = affinity.old_key_file.as_ref().map(|path| signer_of(path, "old_key_file"));
     let signer = match &affinity.key_file {
-        Some(path) => of_file(path, "key_file")?,
+        Some(path) => signer_of(path, "key_file")?,
         None => match process_signer() {
             Ok(signer) => signer,
-            Err(why) => {
-                found.push(ConfigDiagnostic::error(
-                    spot.key("affinity").value_span(),
-                    format!("no key can be made: {why}"),
+            Err(cause) => {
+                diagnostics.push(ConfigDiagnostic::error(
+                    spans.key("affinity").value_span(),
+                    format!("no key can be made: {cause}"),
                 ));
                 return None;
             }
         },
     };
     // A file that cannot be used is an error already.
-    let older = older.flatten().into_iter().collect();
+    let old_signers = old_signer.flatten().into_iter().collect();
     let (cookie, ttl) = (affinity.cookie.0.as_str().into(), affinity.ttl.0);
-    Some(Arc::new(proxy::AffinitySettings { cookie, ttl, signer, older }))
+    Some(Arc::new(proxy::AffinitySettings { cookie, ttl, signer, older: old_signers }))
 }
 
 /// Returns `true` if users may read a file that are neither its owner nor in its group.
@@ -133,35 +135,38 @@ fn key(path: &FilePath) -> Result<TokenSigner, String> {
     }
     let secret = text.trim_ascii();
     match secret.len() {
-        few if few < MIN_KEY_BYTES => Err(format!("it has {few} bytes, {MIN_KEY_BYTES} are the least")),
+        short_len if short_len < MIN_KEY_BYTES => {
+            Err(format!("it has {short_len} bytes, {MIN_KEY_BYTES} are the least"))
+        }
         _ => Ok(TokenSigner::new(secret)),
     }
 }
 
 /// Checks the affinity against the rest of its listener.
-pub(super) fn check(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     let Some(affinity) = &listener.affinity else { return };
     if !listener.protocol.is_http() {
         let message = format!("`affinity` is not supported for {}", listener.protocol.name());
-        let problem = ConfigDiagnostic::error(spot.key_span("affinity"), message);
-        found.push(problem.hint("clients of other protocols have no cookies: bind them per_session"));
+        let problem = ConfigDiagnostic::error(spans.key_span("affinity"), message);
+        diagnostics.push(problem.hint("clients of other protocols have no cookies: bind them per_session"));
     } else if listener.binding.is_some_and(|binding| binding != BindingMode::PerRequest)
-        && !spot.is_broken("binding")
+        && !spans.is_broken("binding")
     {
         let message = "either `affinity` or `binding`, not both";
-        let problem = ConfigDiagnostic::error(spot.key("binding").value_span(), message);
-        found
-            .push(problem.with_related(spot.key_span("affinity"), "clients stay with their members by this"));
+        let problem = ConfigDiagnostic::error(spans.key("binding").value_span(), message);
+        diagnostics.push(
+            problem.with_related(spans.key_span("affinity"), "clients stay with their members by this"),
+        );
     }
-    let spot = spot.key("affinity");
-    if affinity.old_key_file.is_some() && affinity.key_file.is_none() && !spot.is_broken("key_file") {
+    let spans = spans.key("affinity");
+    if affinity.old_key_file.is_some() && affinity.key_file.is_none() && !spans.is_broken("key_file") {
         let problem =
-            ConfigDiagnostic::error(spot.key("old_key_file").value_span(), "an old key, and no `key_file`");
-        found.push(problem.hint("name the file of the key that signs from now on"));
+            ConfigDiagnostic::error(spans.key("old_key_file").value_span(), "an old key, and no `key_file`");
+        diagnostics.push(problem.hint("name the file of the key that signs from now on"));
     }
-    if affinity.ttl.0.subsec_nanos() != 0 && !spot.is_broken("ttl") {
-        found.push(ConfigDiagnostic::error(
-            spot.key("ttl").value_span(),
+    if affinity.ttl.0.subsec_nanos() != 0 && !spans.is_broken("ttl") {
+        diagnostics.push(ConfigDiagnostic::error(
+            spans.key("ttl").value_span(),
             "`ttl` is a whole number of seconds",
         ));
     }
@@ -183,7 +188,7 @@ mod tests {
         max_flows: 16384,
     };
 
-    fn nowhere(_: &MemberAddress) -> io::Result<SocketAddr> {
+    fn failing_resolver(_: &MemberAddress) -> io::Result<SocketAddr> {
         Ok(([127, 0, 0, 1], 1).into())
     }
 
@@ -200,19 +205,19 @@ mod tests {
 
     #[test]
     fn a_key_that_was_made_is_one_for_the_whole_process() {
-        let settings = |listener: &str| read(listener).unwrap().settings(HERE, nowhere).unwrap();
-        let one = settings("affinity = {}").listeners[0].affinity.clone().unwrap();
-        assert_eq!((&*one.cookie, one.ttl.as_secs()), ("plimsoll", 3600));
-        let other =
+        let settings = |listener: &str| read(listener).unwrap().settings(HERE, failing_resolver).unwrap();
+        let first_affinity = settings("affinity = {}").listeners[0].affinity.clone().unwrap();
+        assert_eq!((&*first_affinity.cookie, first_affinity.ttl.as_secs()), ("plimsoll", 3600));
+        let second_affinity =
             settings("affinity = { cookie = \"sid\", ttl = \"0s\" }").listeners[0].affinity.clone().unwrap();
-        assert_eq!((&*other.cookie, other.ttl.as_secs()), ("sid", 0));
-        assert!(one.signer == other.signer, "a reload keeps clients where they are");
+        assert_eq!((&*second_affinity.cookie, second_affinity.ttl.as_secs()), ("sid", 0));
+        assert!(first_affinity.signer == second_affinity.signer, "a reload keeps clients where they are");
         assert!(settings("").listeners[0].affinity.is_none());
     }
 
     #[test]
     fn what_does_not_fit_is_told() {
-        for (listener, why) in [
+        for (listener, expected) in [
             ("protocol = \"tcp\"\naffinity = {}", "`affinity` is not supported for tcp"),
             ("binding = \"per_session\"\naffinity = {}", "either `affinity` or `binding`, not both"),
             ("affinity = { ttl = \"1500ms\" }", "a whole number of seconds"),
@@ -222,8 +227,8 @@ mod tests {
             ("affinity = { key = \"k\" }", "unknown key `key`"),
             ("affinity = { old_key_file = \"/k\" }", "an old key, and no `key_file`"),
         ] {
-            let said = read(listener).expect_err(listener);
-            assert!(said.contains(why), "{listener}: {said}");
+            let error = read(listener).expect_err(listener);
+            assert!(error.contains(expected), "{listener}: {error}");
         }
         assert!(read("binding = \"per_request\"\naffinity = {}").is_ok());
     }
@@ -234,41 +239,49 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("key");
         let file = read(&format!("affinity = {{ key_file = \"{}\" }}", path.display())).unwrap();
-        let fails = |why: &str| {
-            for said in [file.settings(HERE, nowhere).unwrap_err(), file.check_files().unwrap_err()] {
-                let said = said.to_string();
-                assert!(said.contains(why) && said.contains("plimsoll.toml:4:"), "{said}");
+        let assert_refused = |expected: &str| {
+            for refusal in
+                [file.settings(HERE, failing_resolver).unwrap_err(), file.check_files().unwrap_err()]
+            {
+                let error = refusal.to_string();
+                assert!(error.contains(expected) && error.contains("plimsoll.toml:4:"), "{error}");
             }
         };
-        fails("No such file");
+        assert_refused("No such file");
         std::fs::write(&path, "too short\n").unwrap();
-        fails("it has 9 bytes, 32 are the least");
+        assert_refused("it has 9 bytes, 32 are the least");
         std::fs::write(&path, "0123456789abcdef0123456789abcdef\n").unwrap();
-        let signer =
-            || file.settings(HERE, nowhere).unwrap().listeners[0].affinity.clone().unwrap().signer.clone();
-        let before = signer();
-        assert!(before == signer());
+        let signer = || {
+            file.settings(HERE, failing_resolver).unwrap().listeners[0]
+                .affinity
+                .clone()
+                .unwrap()
+                .signer
+                .clone()
+        };
+        let signer_before = signer();
+        assert!(signer_before == signer());
         std::fs::write(&path, "0123456789abcdef0123456789abcdeg\n").unwrap();
-        assert!(before != signer());
+        assert!(signer_before != signer());
         // The old key counts as well.
-        let old = folder.join("old");
-        let both = format!(
+        let old_path = folder.join("old");
+        let affinity_text = format!(
             "affinity = {{ key_file = \"{}\", old_key_file = \"{}\" }}",
             path.display(),
-            old.display()
+            old_path.display()
         );
-        let file = read(&both).unwrap();
-        let said = file.settings(HERE, nowhere).unwrap_err().to_string();
-        assert!(said.contains("cannot use the key") && said.contains("/old: No such file"), "{said}");
-        std::fs::write(&old, "0123456789abcdef0123456789abcdef\n").unwrap();
-        let settings = file.settings(HERE, nowhere).unwrap().listeners[0].affinity.clone().unwrap();
-        assert!(settings.older == [before] && settings.signer == signer());
+        let file = read(&affinity_text).unwrap();
+        let error = file.settings(HERE, failing_resolver).unwrap_err().to_string();
+        assert!(error.contains("cannot use the key") && error.contains("/old: No such file"), "{error}");
+        std::fs::write(&old_path, "0123456789abcdef0123456789abcdef\n").unwrap();
+        let settings = file.settings(HERE, failing_resolver).unwrap().listeners[0].affinity.clone().unwrap();
+        assert!(settings.older == [signer_before] && settings.signer == signer());
         // A file that others may read is reported.
-        let shown = |mode: u32| {
-            std::fs::set_permissions(&old, std::fs::Permissions::from_mode(mode)).unwrap();
-            super::is_world_readable(&super::FilePath(old.clone()))
+        let is_readable = |mode: u32| {
+            std::fs::set_permissions(&old_path, std::fs::Permissions::from_mode(mode)).unwrap();
+            super::is_world_readable(&super::FilePath(old_path.clone()))
         };
-        assert!(shown(0o644) && !shown(0o640) && !shown(0o600));
+        assert!(is_readable(0o644) && !is_readable(0o640) && !is_readable(0o600));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

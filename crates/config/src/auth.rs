@@ -66,8 +66,8 @@ impl JwtConfig {
         match (&self.jwks_file, &self.jwks_url) {
             (Some(FilePath(path)), _) => Some(admin::KeySet::File(path.clone())),
             (None, Some(JwksUrl(url))) => {
-                let given = self.jwks_ca.as_ref().map(|FilePath(path)| path.clone());
-                let authorities = given.unwrap_or_else(|| SYSTEM_CA.into());
+                let ca_path = self.jwks_ca.as_ref().map(|FilePath(path)| path.clone());
+                let authorities = ca_path.unwrap_or_else(|| SYSTEM_CA.into());
                 Some(admin::KeySet::Published { url: url.clone(), authorities })
             }
             (None, None) => None,
@@ -138,92 +138,100 @@ impl fmt::Display for TrustDomain {
 }
 
 /// Checks the tables of a section against one another.
-pub(super) fn check(doors: &ControlSection<'_>, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
-    let section = doors.section;
-    let Some(address) = doors.control.tls() else {
-        if !spot.is_broken("control") {
-            for key in ["tls", "jwt", "kerberos", "access"].into_iter().filter(|key| spot.has_key(key)) {
+pub(super) fn check(
+    control_section: &ControlSection<'_>,
+    spans: &SpanTree,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
+) {
+    let section = control_section.section;
+    let Some(address) = control_section.control.tls() else {
+        if !spans.is_broken("control") {
+            for key in ["tls", "jwt", "kerberos", "access"].into_iter().filter(|key| spans.has_key(key)) {
                 let message = format!("`{key}` has no effect: no control over TLS");
                 let hint = "add \"tls://0.0.0.0:9905\" to control";
-                found.push(ConfigDiagnostic::warning(spot.key_span(key), message).hint(hint));
+                diagnostics.push(ConfigDiagnostic::warning(spans.key_span(key), message).hint(hint));
             }
         }
         return;
     };
-    match doors.tls {
-        None if spot.is_broken("tls") => {}
+    match control_section.tls {
+        None if spans.is_broken("tls") => {}
         None => {
             let message = format!("control on tls://{address} needs a certificate");
             let hint = format!(
                 "add [{section}.tls] with certificate, key, client_ca and trust_domain: plimsoll cert init \
                  makes them"
             );
-            found.push(ConfigDiagnostic::error(spot.key("control").value_span(), message).hint(hint));
+            diagnostics.push(ConfigDiagnostic::error(spans.key("control").value_span(), message).hint(hint));
         }
         Some(tls) => {
-            let place = spot.key("tls");
-            if tls.client_ca.is_some() && tls.trust_domain.is_none() && !place.is_broken("trust_domain") {
+            let tls_spans = spans.key("tls");
+            if tls.client_ca.is_some() && tls.trust_domain.is_none() && !tls_spans.is_broken("trust_domain") {
                 let message = "`client_ca` needs a `trust_domain`, of which the ids of clients are";
                 let hint = "add trust_domain = \"example.org\"";
-                found.push(ConfigDiagnostic::error(place.key_span("client_ca"), message).hint(hint));
+                diagnostics
+                    .push(ConfigDiagnostic::error(tls_spans.key_span("client_ca"), message).hint(hint));
             }
-            let closed = tls.client_ca.is_none() && doors.jwt.is_none() && doors.kerberos.is_none();
-            if closed
-                && !place.is_broken("client_ca")
-                && !spot.is_broken("jwt")
-                && !spot.is_broken("kerberos")
+            let has_no_authentication = tls.client_ca.is_none()
+                && control_section.jwt.is_none()
+                && control_section.kerberos.is_none();
+            if has_no_authentication
+                && !tls_spans.is_broken("client_ca")
+                && !spans.is_broken("jwt")
+                && !spans.is_broken("kerberos")
             {
                 let hint =
                     format!("add client_ca to [{section}.tls], or [{section}.jwt] or [{section}.kerberos]");
-                found.push(
-                    ConfigDiagnostic::error(place.value_span(), "nobody could prove who they are").hint(hint),
+                diagnostics.push(
+                    ConfigDiagnostic::error(tls_spans.value_span(), "nobody could prove who they are")
+                        .hint(hint),
                 );
             }
         }
     }
-    if doors.kerberos.is_some() && !plimsoll_kerberos::BUILT_IN {
+    if control_section.kerberos.is_some() && !plimsoll_kerberos::BUILT_IN {
         let hint = "take it out, or build with: cargo build --features kerberos";
-        found.push(
-            ConfigDiagnostic::error(spot.key_span("kerberos"), "this plimsoll was built without Kerberos")
+        diagnostics.push(
+            ConfigDiagnostic::error(spans.key_span("kerberos"), "this plimsoll was built without Kerberos")
                 .hint(hint),
         );
     }
-    if let Some(jwt) = doors.jwt {
-        check_keys(jwt, spot.key("jwt"), found);
+    if let Some(jwt) = control_section.jwt {
+        check_keys(jwt, spans.key("jwt"), diagnostics);
     }
-    let access = doors.access;
-    if access.file.is_none() && access.grants.is_empty() && !spot.is_broken("access") {
+    let access = control_section.access;
+    if access.file.is_none() && access.grants.is_empty() && !spans.is_broken("access") {
         let message = "nobody may do anything over TLS: there is no grant";
         let hint = format!("add [[{section}.access.grant]] with identity and role");
-        found.push(ConfigDiagnostic::warning(spot.key("control").value_span(), message).hint(hint));
+        diagnostics.push(ConfigDiagnostic::warning(spans.key("control").value_span(), message).hint(hint));
     }
 }
 
-fn check_keys(jwt: &JwtConfig, place: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+fn check_keys(jwt: &JwtConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     match (&jwt.jwks_file, &jwt.jwks_url) {
-        (None, None) if !place.is_broken("jwks_file") && !place.is_broken("jwks_url") => {
+        (None, None) if !spans.is_broken("jwks_file") && !spans.is_broken("jwks_url") => {
             let hint = "add jwks_url, where the issuer publishes them, or jwks_file";
-            found.push(
-                ConfigDiagnostic::error(place.value_span(), "no keys by which tokens could be judged")
+            diagnostics.push(
+                ConfigDiagnostic::error(spans.value_span(), "no keys by which tokens could be judged")
                     .hint(hint),
             );
         }
         (Some(_), Some(_)) => {
             let message = "the keys are in a file, and at `jwks_url` as well";
-            found.push(
-                ConfigDiagnostic::error(place.key_span("jwks_url"), message).hint("keep one of the two"),
+            diagnostics.push(
+                ConfigDiagnostic::error(spans.key_span("jwks_url"), message).hint("keep one of the two"),
             );
         }
         (_, Some(JwksUrl(url))) if !url.https && !matches!(&*url.host, "127.0.0.1" | "::1" | "localhost") => {
             let message = "whoever is on the way to `jwks_url` can put keys of their own into it";
-            found.push(
-                ConfigDiagnostic::warning(place.key("jwks_url").value_span(), message).hint("use https://"),
+            diagnostics.push(
+                ConfigDiagnostic::warning(spans.key("jwks_url").value_span(), message).hint("use https://"),
             );
         }
         _ => {}
     }
     if jwt.jwks_ca.is_some() && !jwt.jwks_url.as_ref().is_some_and(|JwksUrl(url)| url.https) {
         let message = "`jwks_ca` has no effect: nothing is fetched over https";
-        found.push(ConfigDiagnostic::warning(place.key_span("jwks_ca"), message).hint("take it out"));
+        diagnostics.push(ConfigDiagnostic::warning(spans.key_span("jwks_ca"), message).hint("take it out"));
     }
 }

@@ -83,7 +83,7 @@ impl fmt::Display for RepositoryId {
 /// The key of an object at its server: text, with `%xx` for other bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectKey {
-    written: String,
+    original: String,
     /// The decoded key.
     pub bytes: Vec<u8>,
 }
@@ -103,7 +103,7 @@ impl FromStr for ObjectKey {
         let parsed: Result<Corbaloc, _> = format!("corbaloc::host/{text}").parse();
         match parsed {
             Ok(corbaloc) if !corbaloc.key.is_empty() && corbaloc.key.len() <= 4096 => {
-                Ok(Self { written: text.into(), bytes: corbaloc.key })
+                Ok(Self { original: text.into(), bytes: corbaloc.key })
             }
             _ => Err("is not an object key: text, with %xx for bytes that are none".into()),
         }
@@ -112,7 +112,7 @@ impl FromStr for ObjectKey {
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.written)
+        out.write_str(&self.original)
     }
 }
 
@@ -150,7 +150,7 @@ impl fmt::Display for MemberLocation {
 /// one of them, which is read whenever this file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectReference {
-    written: String,
+    original: String,
     /// The address of its first IIOP profile.
     pub address: MemberAddress,
     /// The reference itself.
@@ -169,35 +169,38 @@ impl FromStr for ObjectReference {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let written = text.to_owned();
-        let held;
+        let original = text.to_owned();
+        let file_text;
         let reference = match text.strip_prefix("file:") {
             Some(path) => {
                 let path = path.strip_prefix("//").unwrap_or(path);
-                held = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
-                held.trim()
+                file_text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
+                file_text.trim()
             }
             None => text.trim(),
         };
         let ior = read(reference)?;
         let profile = ior.first_iiop_profile().ok_or("leads nowhere: it has no IIOP profile")?;
-        let place = profile.addresses().next().map(|place| place.to_string()).unwrap_or_default();
-        let address = place.parse().map_err(|why| format!("leads to {place}, which {why}"))?;
-        Ok(Self { written, address, ior })
+        let address_text =
+            profile.addresses().next().map(|address_text| address_text.to_string()).unwrap_or_default();
+        let address =
+            address_text.parse().map_err(|cause| format!("leads to {address_text}, which {cause}"))?;
+        Ok(Self { original, address, ior })
     }
 }
 
 /// Reads a reference in one of its two written forms.
 fn read(text: &str) -> Result<Ior, String> {
     if text.get(..9).is_some_and(|scheme| scheme.eq_ignore_ascii_case("corbaloc:")) {
-        let corbaloc: Corbaloc = text.parse().map_err(|bad| format!("is no corbaloc: {bad}"))?;
+        let corbaloc: Corbaloc =
+            text.parse().map_err(|parse_error| format!("is no corbaloc: {parse_error}"))?;
         return Ok(corbaloc.ior());
     }
-    text.parse().map_err(|bad| format!("is no object reference: {bad}"))
+    text.parse().map_err(|parse_error| format!("is no object reference: {parse_error}"))
 }
 
 impl fmt::Display for ObjectReference {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.written)
+        out.write_str(&self.original)
     }
 }

@@ -13,20 +13,20 @@ const COMMON_SOCKET: &str = "/run/plimsoll.sock";
 
 /// Returns the place at which a balancer of this user makes its control socket.
 pub fn default_control() -> PathBuf {
-    place(Path::new(COMMON_SOCKET), &runtime(), private_folder())
+    control_path(Path::new(COMMON_SOCKET), &runtime_folders(), private_folder())
 }
 
 /// Returns the places of a balancer's control socket, the likeliest first: this user's own, then the common
 /// one, to which an administrator may grant access.
 pub fn default_controls() -> Vec<PathBuf> {
-    let mut all = vec![default_control()];
+    let mut controls = vec![default_control()];
     // Another shell of the same user may have had another environment.
-    all.extend(runtime().into_iter().map(|folder| folder.join("plimsoll.sock")));
-    all.push(private_folder().join("control.sock"));
-    all.retain(|path| path != Path::new(COMMON_SOCKET) && path.parent().is_some_and(is_private));
-    all.dedup();
-    all.push(COMMON_SOCKET.into());
-    all
+    controls.extend(runtime_folders().into_iter().map(|folder| folder.join("plimsoll.sock")));
+    controls.push(private_folder().join("control.sock"));
+    controls.retain(|path| path != Path::new(COMMON_SOCKET) && path.parent().is_some_and(is_private));
+    controls.dedup();
+    controls.push(COMMON_SOCKET.into());
+    controls
 }
 
 /// Makes the folder of this user's own place, if that is where the socket is to be.
@@ -46,19 +46,20 @@ pub fn is_usable(control: &Path) -> bool {
     access(folder, Access::WRITE_OK).is_ok()
 }
 
-fn place(common: &Path, runtime: &[PathBuf], own: PathBuf) -> PathBuf {
-    if common.parent().is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok()) {
-        return common.into();
+fn control_path(common_socket: &Path, runtime: &[PathBuf], private_folder: PathBuf) -> PathBuf {
+    if common_socket.parent().is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok()) {
+        return common_socket.into();
     }
     let folder = runtime.iter().find(|folder| is_private(folder));
-    folder.map_or_else(|| own.join("control.sock"), |folder| folder.join("plimsoll.sock"))
+    folder.map_or_else(|| private_folder.join("control.sock"), |folder| folder.join("plimsoll.sock"))
 }
 
 /// Returns the folders that a login makes for its user's programs.
-fn runtime() -> Vec<PathBuf> {
-    let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+fn runtime_folders() -> Vec<PathBuf> {
+    let runtime_folder =
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let login = PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
-    named.into_iter().chain([login]).collect()
+    runtime_folder.into_iter().chain([login]).collect()
 }
 
 /// Returns the folder of a user without a login, such as one of a service.
@@ -69,8 +70,10 @@ fn private_folder() -> PathBuf {
 /// Returns `true` if a folder exists that is this user's, and that no other user may write. Its content is
 /// then this user's.
 fn is_private(folder: &Path) -> bool {
-    folder.symlink_metadata().is_ok_and(|found| {
-        found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
+    folder.symlink_metadata().is_ok_and(|metadata| {
+        metadata.is_dir()
+            && metadata.uid() == rustix::process::geteuid().as_raw()
+            && metadata.mode() & 0o022 == 0
     })
 }
 
@@ -84,29 +87,36 @@ mod tests {
     fn the_common_place_is_for_whoever_may_write_there() {
         let folder = std::env::temp_dir().join(format!("plimsoll-usual-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let mode = |mode| std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode)).unwrap();
-        let (common, own) = (folder.join("common.sock"), PathBuf::from("/tmp/own"));
-        assert_eq!(place(&common, &[], own.clone()), common);
-        let away = Path::new("/nowhere/at/all/plimsoll.sock");
-        mode(0o700);
-        assert_eq!(place(away, std::slice::from_ref(&folder), own.clone()), folder.join("plimsoll.sock"));
-        // Other users could put a socket of theirs into a folder that they can write.
-        mode(0o777);
+        let set_mode =
+            |set_mode| std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(set_mode)).unwrap();
+        let (common_socket, own_folder) = (folder.join("common.sock"), PathBuf::from("/tmp/own"));
+        assert_eq!(control_path(&common_socket, &[], own_folder.clone()), common_socket);
+        let missing_path = Path::new("/nowhere/at/all/plimsoll.sock");
+        set_mode(0o700);
         assert_eq!(
-            place(away, std::slice::from_ref(&folder), own.clone()),
+            control_path(missing_path, std::slice::from_ref(&folder), own_folder.clone()),
+            folder.join("plimsoll.sock")
+        );
+        // Other users could put a socket of theirs into a folder that they can write.
+        set_mode(0o777);
+        assert_eq!(
+            control_path(missing_path, std::slice::from_ref(&folder), own_folder.clone()),
             Path::new("/tmp/own/control.sock")
         );
-        assert_eq!(place(away, &["/nowhere/at/all".into()], own), Path::new("/tmp/own/control.sock"));
+        assert_eq!(
+            control_path(missing_path, &["/nowhere/at/all".into()], own_folder),
+            Path::new("/tmp/own/control.sock")
+        );
         std::fs::remove_dir(&folder).unwrap();
     }
 
     #[test]
     fn who_looks_looks_first_where_it_would_be_made() {
-        let all = default_controls();
+        let controls = default_controls();
         assert!(
-            all.contains(&default_control()) || !default_control().parent().is_some_and(is_private),
-            "{all:?}"
+            controls.contains(&default_control()) || !default_control().parent().is_some_and(is_private),
+            "{controls:?}"
         );
-        assert_eq!(all.last().unwrap(), Path::new(COMMON_SOCKET));
+        assert_eq!(controls.last().unwrap(), Path::new(COMMON_SOCKET));
     }
 }

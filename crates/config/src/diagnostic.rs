@@ -28,7 +28,8 @@ impl SourceText {
     /// Returns a source; `name` is its name in errors.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         let text = text.into();
-        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let lines =
+            std::iter::once(0).chain(text.match_indices('\n').map(|(offset, _)| offset + 1)).collect();
         Self { name: name.into(), text, lines }
     }
 
@@ -52,7 +53,7 @@ impl SourceText {
     /// Returns a line without its end.
     fn line(&self, number: usize) -> &str {
         let start = self.lines[number - 1];
-        let end = self.lines.get(number).map_or(self.text.len(), |next| next - 1);
+        let end = self.lines.get(number).map_or(self.text.len(), |next_start| next_start - 1);
         let line = &self.text[start..end];
         line.strip_suffix('\r').unwrap_or(line)
     }
@@ -90,8 +91,8 @@ impl ConfigDiagnostic {
     }
 
     /// Returns a warning.
-    pub fn warning(at: Range<usize>, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, ..Self::error(at, message) }
+    pub fn warning(span: Range<usize>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(span, message) }
     }
 
     /// Adds the remedy.
@@ -101,8 +102,8 @@ impl ConfigDiagnostic {
     }
 
     /// Adds another place.
-    pub fn with_related(mut self, at: Range<usize>, label: impl Into<String>) -> Self {
-        self.related = Some((at, label.into()));
+    pub fn with_related(mut self, span: Range<usize>, label: impl Into<String>) -> Self {
+        self.related = Some((span, label.into()));
         self
     }
 }
@@ -111,9 +112,9 @@ impl ConfigDiagnostic {
 #[derive(Clone, Debug)]
 pub struct ConfigDiagnostics {
     source: Arc<SourceText>,
-    list: Vec<ConfigDiagnostic>,
+    diagnostics: Vec<ConfigDiagnostic>,
     /// The number of problems found beyond those in the list.
-    left_out: usize,
+    omitted_count: usize,
 }
 
 /// The maximum number of problems in the list: more help no reader.
@@ -124,55 +125,55 @@ const MAX_WIDTH: usize = 100;
 
 impl ConfigDiagnostics {
     /// Sorts `list`.
-    pub fn new(source: Arc<SourceText>, mut list: Vec<ConfigDiagnostic>) -> Self {
-        list.sort_by_key(|problem| (problem.severity, problem.span.start, problem.span.end));
-        list.dedup();
-        let left_out = list.len().saturating_sub(MAX_LISTED);
-        list.truncate(MAX_LISTED);
-        list.sort_by_key(|problem| (problem.span.start, problem.span.end));
-        Self { source, list, left_out }
+    pub fn new(source: Arc<SourceText>, mut diagnostics: Vec<ConfigDiagnostic>) -> Self {
+        diagnostics.sort_by_key(|problem| (problem.severity, problem.span.start, problem.span.end));
+        diagnostics.dedup();
+        let omitted_count = diagnostics.len().saturating_sub(MAX_LISTED);
+        diagnostics.truncate(MAX_LISTED);
+        diagnostics.sort_by_key(|problem| (problem.span.start, problem.span.end));
+        Self { source, diagnostics, omitted_count }
     }
 
     /// Returns these, and others of the same source.
     pub fn merge(self, other: Self) -> Self {
-        let left_out = self.left_out + other.left_out;
-        let mut both = Self::new(self.source, [self.list, other.list].concat());
-        both.left_out += left_out;
-        both
+        let omitted_count = self.omitted_count + other.omitted_count;
+        let mut merged = Self::new(self.source, [self.diagnostics, other.diagnostics].concat());
+        merged.omitted_count += omitted_count;
+        merged
     }
 
     /// Returns `true` if the file cannot be used.
     pub fn has_errors(&self) -> bool {
-        self.list.iter().any(|problem| problem.severity == Severity::Error)
+        self.diagnostics.iter().any(|problem| problem.severity == Severity::Error)
     }
 
     /// Returns the number of problems of a severity.
     pub fn count(&self, severity: Severity) -> usize {
-        self.list.iter().filter(|problem| problem.severity == severity).count()
+        self.diagnostics.iter().filter(|problem| problem.severity == severity).count()
     }
 
     /// Returns the problems in the order of the text.
     pub fn list(&self) -> &[ConfigDiagnostic] {
-        &self.list
+        &self.diagnostics
     }
 
     /// Returns the first error alone, on one line: for logs and banners.
     pub fn headline(&self) -> String {
-        let mut line = match self.list.iter().find(|problem| problem.severity == Severity::Error) {
+        let mut line = match self.diagnostics.iter().find(|problem| problem.severity == Severity::Error) {
             Some(first) => format!("{}: {}", self.locate(&first.span), first.message),
             None => format!("{}: ok", self.source.name),
         };
-        let more = self.count(Severity::Error).saturating_sub(1) + self.left_out;
-        if more > 0 {
-            let _ = write!(line, " (and {more} more)");
+        let other_errors = self.count(Severity::Error).saturating_sub(1) + self.omitted_count;
+        if other_errors > 0 {
+            let _ = write!(line, " (and {other_errors} more)");
         }
         line
     }
 
     /// Returns the first error with its remedy and without its place, for a text that is not a file.
     pub fn first(&self) -> String {
-        let first = self.list.iter().find(|problem| problem.severity == Severity::Error);
-        first.map_or_else(String::new, |problem| match &problem.hint {
+        let first_problem = self.diagnostics.iter().find(|problem| problem.severity == Severity::Error);
+        first_problem.map_or_else(String::new, |problem| match &problem.hint {
             Some(hint) => format!("{}: {}", problem.message, hint.replace("   ", "; ")),
             None => problem.message.clone(),
         })
@@ -180,13 +181,13 @@ impl ConfigDiagnostics {
 
     /// Returns the place and the message of the first error, if it has no hint.
     pub fn first_without_hint(&self) -> Option<(usize, &str)> {
-        let first = self.list.iter().find(|problem| problem.severity == Severity::Error);
+        let first = self.diagnostics.iter().find(|problem| problem.severity == Severity::Error);
         first.filter(|problem| problem.hint.is_none()).map(|problem| (problem.span.start, &*problem.message))
     }
 
     /// Returns each on one line, for logs.
     pub fn lines(&self) -> Vec<String> {
-        self.list
+        self.diagnostics
             .iter()
             .map(|problem| format!("{}: {}", self.locate(&problem.span), problem.message))
             .collect()
@@ -195,40 +196,45 @@ impl ConfigDiagnostics {
     /// Returns one object per problem, for programs.
     pub fn to_json(&self) -> Vec<DiagnosticRow> {
         let row = |problem: &ConfigDiagnostic| {
-            let (from, to) =
+            let (start, end) =
                 (self.source.position(problem.span.start), self.source.position(problem.span.end));
             DiagnosticRow {
                 severity: problem.severity,
-                line: from.line,
-                column: from.column,
-                end_line: to.line,
-                end_column: to.column,
+                line: start.line,
+                column: start.column,
+                end_line: end.line,
+                end_column: end.column,
                 message: problem.message.clone(),
                 hint: problem.hint.clone(),
             }
         };
-        self.list.iter().map(row).collect()
+        self.diagnostics.iter().map(row).collect()
     }
 
-    fn locate(&self, at: &Range<usize>) -> String {
-        let place = self.source.position(at.start);
-        format!("{}:{}:{}", self.source.name, place.line, place.column)
+    fn locate(&self, span: &Range<usize>) -> String {
+        let position = self.source.position(span.start);
+        format!("{}:{}:{}", self.source.name, position.line, position.column)
     }
 
     /// Writes the line of `at` with carets under it, and a label behind them.
-    fn excerpt(&self, out: &mut fmt::Formatter<'_>, at: &Range<usize>, label: &str) -> fmt::Result {
-        let place = self.source.position(at.start);
-        let line: Vec<char> = masked_line(&self.source, place.line).chars().map(visible_char).collect();
-        let last = self.source.position(at.end.max(at.start));
-        let end = if last.line == place.line { last.column - 1 } else { line.len() };
-        let start = (place.column - 1).min(line.len());
-        let from = if line.len() <= MAX_WIDTH { 0 } else { start.saturating_sub(MAX_WIDTH / 3) };
-        let to = line.len().min(from + MAX_WIDTH);
-        let carets = end.min(to).saturating_sub(start).max(1);
-        let (before, after) = (if from > 0 { "…" } else { "" }, if to < line.len() { "…" } else { "" });
-        let text: String = line[from..to].iter().collect();
-        writeln!(out, "{}", format!("{:>5} | {before}{text}{after}", place.line).trim_end())?;
-        let indent = start - from + before.chars().count();
+    fn excerpt(&self, out: &mut fmt::Formatter<'_>, span: &Range<usize>, label: &str) -> fmt::Result {
+        let position = self.source.position(span.start);
+        let line: Vec<char> = masked_line(&self.source, position.line).chars().map(visible_char).collect();
+        let end_position = self.source.position(span.end.max(span.start));
+        let end = if end_position.line == position.line { end_position.column - 1 } else { line.len() };
+        let start = (position.column - 1).min(line.len());
+        let visible_start = if line.len() <= MAX_WIDTH { 0 } else { start.saturating_sub(MAX_WIDTH / 3) };
+        let visible_end = line.len().min(visible_start + MAX_WIDTH);
+        let carets = end.min(visible_end).saturating_sub(start).max(1);
+        let (left_ellipsis, right_ellipsis) =
+            (if visible_start > 0 { "…" } else { "" }, if visible_end < line.len() { "…" } else { "" });
+        let text: String = line[visible_start..visible_end].iter().collect();
+        writeln!(
+            out,
+            "{}",
+            format!("{:>5} | {left_ellipsis}{text}{right_ellipsis}", position.line).trim_end()
+        )?;
+        let indent = start - visible_start + left_ellipsis.chars().count();
         let line = format!("      | {:indent$}{} {label}", "", "^".repeat(carets));
         writeln!(out, "{}", line.trim_end())
     }
@@ -238,32 +244,38 @@ impl ConfigDiagnostics {
 /// them. The text may be invalid, so it is examined line by line.
 fn masked_line(source: &SourceText, number: usize) -> String {
     let line = source.line(number);
-    let table = |number: &usize| {
-        let inside = source.line(*number).trim_start().strip_prefix('[');
-        inside.is_some_and(|inside| inside.starts_with(|c: char| c == '[' || c.is_ascii_alphabetic()))
+    let is_header = |number: &usize| {
+        let header_text = source.line(*number).trim_start().strip_prefix('[');
+        header_text
+            .is_some_and(|header_text| header_text.starts_with(|c: char| c == '[' || c.is_ascii_alphabetic()))
     };
-    let header = (1..=number).rev().find(table).map(|at| source.line(at).trim().to_owned());
+    let header =
+        (1..=number).rev().find(is_header).map(|line_index| source.line(line_index).trim().to_owned());
     // The list may go over several lines.
-    let list = line.contains("headers") || line.trim_start().starts_with(['"', '\'', '[', ']']);
-    let of_tracing = header.is_some_and(|header| header.starts_with("[tracing"));
+    let is_list_line = line.contains("headers") || line.trim_start().starts_with(['"', '\'', '[', ']']);
+    let is_in_tracing = header.is_some_and(|header| header.starts_with("[tracing"));
     // `tracing = { … }`, and `tracing.headers`, stand before any table.
-    let named = line.trim_start().starts_with("tracing");
-    if (list && of_tracing) || named { masked_quotes(line) } else { line.to_owned() }
+    let is_tracing_line = line.trim_start().starts_with("tracing");
+    if (is_list_line && is_in_tracing) || is_tracing_line { masked_quotes(line) } else { line.to_owned() }
 }
 
 /// Returns a line with stars for text in quotes; the name of a field before its colon stays.
 fn masked_quotes(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
-    while let Some(open) = rest.find(['"', '\'']) {
-        let quote = &rest[open..=open];
-        let inside = &rest[open + 1..];
-        let end = inside.find(quote).unwrap_or(inside.len());
-        let name = inside[..end].find(':').map_or(0, |colon| colon + 1);
-        out.push_str(&rest[..=open]);
-        out.push_str(&inside[..name]);
-        out.extend(inside[name..end].chars().map(|letter| if letter.is_whitespace() { letter } else { '*' }));
-        rest = &inside[end..];
+    while let Some(quote_start) = rest.find(['"', '\'']) {
+        let quote = &rest[quote_start..=quote_start];
+        let quoted_text = &rest[quote_start + 1..];
+        let end = quoted_text.find(quote).unwrap_or(quoted_text.len());
+        let name = quoted_text[..end].find(':').map_or(0, |colon| colon + 1);
+        out.push_str(&rest[..=quote_start]);
+        out.push_str(&quoted_text[..name]);
+        out.extend(
+            quoted_text[name..end]
+                .chars()
+                .map(|character| if character.is_whitespace() { character } else { '*' }),
+        );
+        rest = &quoted_text[end..];
         // The quote that closes.
         if !rest.is_empty() {
             out.push_str(quote);
@@ -287,27 +299,27 @@ pub struct DiagnosticRow {
 
 impl fmt::Display for ConfigDiagnostics {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for problem in &self.list {
-            let word = if problem.severity == Severity::Error { "error" } else { "warning" };
-            writeln!(out, "{word}: {}: {}", self.locate(&problem.span), problem.message)?;
+        for problem in &self.diagnostics {
+            let severity = if problem.severity == Severity::Error { "error" } else { "warning" };
+            writeln!(out, "{severity}: {}: {}", self.locate(&problem.span), problem.message)?;
             self.excerpt(out, &problem.span, problem.hint.as_deref().unwrap_or_default())?;
-            if let Some((at, label)) = &problem.related {
-                self.excerpt(out, at, label)?;
+            if let Some((related_span, label)) = &problem.related {
+                self.excerpt(out, related_span, label)?;
             }
         }
         let (errors, warnings) = (self.count(Severity::Error), self.count(Severity::Warning));
-        let mut parts = Vec::new();
+        let mut summary_parts = Vec::new();
         if errors > 0 {
-            parts.push(pluralize(errors, "error"));
+            summary_parts.push(pluralize(errors, "error"));
         }
         if warnings > 0 {
-            parts.push(pluralize(warnings, "warning"));
+            summary_parts.push(pluralize(warnings, "warning"));
         }
-        if self.left_out > 0 {
-            parts.push(format!("{} more not shown", self.left_out));
+        if self.omitted_count > 0 {
+            summary_parts.push(format!("{} more not shown", self.omitted_count));
         }
-        if !parts.is_empty() {
-            writeln!(out, "{}", parts.join(", "))?;
+        if !summary_parts.is_empty() {
+            writeln!(out, "{}", summary_parts.join(", "))?;
         }
         Ok(())
     }
@@ -317,11 +329,11 @@ impl fmt::Display for ConfigDiagnostics {
 /// terminal.
 pub(crate) fn quoted(text: &str) -> String {
     const LONGEST: usize = 60;
-    let mut word: String = text.chars().take(LONGEST).map(visible_char).collect();
+    let mut output: String = text.chars().take(LONGEST).map(visible_char).collect();
     if text.chars().nth(LONGEST).is_some() {
-        word.push('…');
+        output.push('…');
     }
-    format!("`{word}`")
+    format!("`{output}`")
 }
 
 /// Replaces characters that would move the cursor, hide text or turn its direction.
@@ -358,12 +370,12 @@ mod tests {
         let source = Arc::new(SourceText::new("x.toml", text));
         let problem =
             ConfigDiagnostic::error(300..301, format!("unknown key {}", quoted("\u{1b}[31m"))).hint("no");
-        let shown = ConfigDiagnostics::new(source, vec![problem]).to_string();
-        assert!(!shown.contains('\u{1b}') && !shown.contains('\u{202e}'), "{shown}");
-        let lines: Vec<&str> = shown.lines().collect();
-        assert!(lines[1].chars().count() < 120, "{shown}");
+        let rendered = ConfigDiagnostics::new(source, vec![problem]).to_string();
+        assert!(!rendered.contains('\u{1b}') && !rendered.contains('\u{202e}'), "{rendered}");
+        let lines: Vec<&str> = rendered.lines().collect();
+        assert!(lines[1].chars().count() < 120, "{rendered}");
         let caret = lines[2].chars().position(|char| char == '^').unwrap();
-        assert_eq!(lines[1].chars().nth(caret), Some('='), "{shown}");
+        assert_eq!(lines[1].chars().nth(caret), Some('='), "{rendered}");
     }
 
     #[test]
@@ -371,24 +383,25 @@ mod tests {
         let text = "[tracing]\nheaders = [\n  \"authorization: Bearer SECRET\", 'x:SECRET' oops\n]\n[a]\nb = \
             \"c:SHOWN\" oops\n";
         let source = Arc::new(SourceText::new("x.toml", text));
-        let at = |word: &str| text.find(word).map(|at| at..at + 4).unwrap();
-        let last = text.rfind("oops").map(|at| at..at + 4).unwrap();
-        let list = vec![ConfigDiagnostic::error(at("oops"), "no"), ConfigDiagnostic::error(last, "no")];
-        let shown = ConfigDiagnostics::new(source, list).to_string();
-        assert!(!shown.contains("SECRET") && shown.contains("c:SHOWN"), "{shown}");
-        assert!(shown.contains("\"authorization: ****** ******\", 'x:******' oops"), "{shown}");
+        let span_of = |word: &str| text.find(word).map(|offset| offset..offset + 4).unwrap();
+        let last_span = text.rfind("oops").map(|offset| offset..offset + 4).unwrap();
+        let diagnostics =
+            vec![ConfigDiagnostic::error(span_of("oops"), "no"), ConfigDiagnostic::error(last_span, "no")];
+        let rendered = ConfigDiagnostics::new(source, diagnostics).to_string();
+        assert!(!rendered.contains("SECRET") && rendered.contains("c:SHOWN"), "{rendered}");
+        assert!(rendered.contains("\"authorization: ****** ******\", 'x:******' oops"), "{rendered}");
         // The caret is still at its place.
-        let lines: Vec<&str> = shown.lines().collect();
-        assert_eq!(lines[1].find("oops"), lines[2].find('^'), "{shown}");
+        let lines: Vec<&str> = rendered.lines().collect();
+        assert_eq!(lines[1].find("oops"), lines[2].find('^'), "{rendered}");
     }
 
     #[test]
     fn errors_are_kept_before_warnings_when_there_are_too_many() {
         let source = Arc::new(SourceText::new("x", "abc"));
-        let mut list: Vec<ConfigDiagnostic> =
+        let mut diagnostics: Vec<ConfigDiagnostic> =
             (0..MAX_LISTED + 9).map(|n| ConfigDiagnostic::warning(0..1, format!("{n}"))).collect();
-        list.push(ConfigDiagnostic::error(2..3, "real"));
-        let problems = ConfigDiagnostics::new(source, list);
+        diagnostics.push(ConfigDiagnostic::error(2..3, "real"));
+        let problems = ConfigDiagnostics::new(source, diagnostics);
         assert!(problems.has_errors());
         assert!(problems.to_string().contains("10 more not shown"));
         assert!(problems.headline().starts_with("x:1:3: real"), "{}", problems.headline());

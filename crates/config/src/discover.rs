@@ -140,23 +140,23 @@ impl DiscoverConfig {
     pub(super) fn kinds(&self) -> Vec<&'static str> {
         let (file, dns, srv) = (self.file.is_some(), self.dns.is_some(), self.srv.is_some());
         let (etcd, kubernetes) = (self.etcd.is_some(), self.kubernetes.is_some());
-        let set = [file, dns, srv, self.http.is_some(), etcd, kubernetes, self.registered];
-        KINDS.iter().zip(set).filter(|(_, set)| *set).map(|((kind, _), _)| *kind).collect()
+        let sources_set = [file, dns, srv, self.http.is_some(), etcd, kubernetes, self.registered];
+        KINDS.iter().zip(sources_set).filter(|(_, is_set)| *is_set).map(|((kind, _), _)| *kind).collect()
     }
 
     /// Returns the time between two polls.
     fn interval(&self) -> Duration {
-        let usual = if self.file.is_some() { 1 } else { 5 };
-        self.interval.map_or_else(|| Duration::from_secs(usual), |interval| interval.0)
+        let default_interval = if self.file.is_some() { 1 } else { 5 };
+        self.interval.map_or_else(|| Duration::from_secs(default_interval), |interval| interval.0)
     }
 
     /// Returns the table with all defaults written out.
     pub(super) fn with_defaults(&self) -> Self {
-        let mut filled = self.clone();
+        let mut completed = self.clone();
         if self.file.is_some() || self.http.is_some() {
-            filled.interval = Some(TimeSpan(self.interval()));
+            completed.interval = Some(TimeSpan(self.interval()));
         }
-        filled
+        completed
     }
 
     /// Returns the settings of the source; `None` only for tables that a checked file does not have.
@@ -175,14 +175,14 @@ impl DiscoverConfig {
         let kind = if self.registered {
             SourceKind::Registered(RegisteredSettings { store: config.store_location() })
         } else if let Some(KeyPrefix(prefix)) = &self.etcd {
-            let (etcd, read) = (config.etcd.as_ref()?.settings(), ListParser(members::value));
-            SourceKind::Etcd(EtcdSource { etcd, prefix: prefix.clone(), read })
+            let (etcd, parser) = (config.etcd.as_ref()?.settings(), ListParser(members::value));
+            SourceKind::Etcd(EtcdSource { etcd, prefix: prefix.clone(), read: parser })
         } else if let Some(kubernetes) = &self.kubernetes {
             SourceKind::Kubernetes(kubernetes.source(family, self.timeout.0))
         } else if let Some(file) = &self.file {
             let json = file.0.extension().is_some_and(|extension| extension == "json");
-            let read = ListParser(if json { members::json } else { members::toml });
-            SourceKind::File(FileSettings { path: file.0.clone(), interval: self.interval(), read })
+            let parser = ListParser(if json { members::json } else { members::toml });
+            SourceKind::File(FileSettings { path: file.0.clone(), interval: self.interval(), read: parser })
         } else if let Some(MemberAddress { host, port }) = &self.dns {
             SourceKind::Dns(DnsSettings { host: host.clone(), port: *port, family, resolver, min, max })
         } else if let Some(name) = &self.srv {
@@ -190,8 +190,8 @@ impl DiscoverConfig {
             SourceKind::Srv(SrvSettings { name, family, resolver, min, max })
         } else {
             let MonitorUrl { host, port, path } = self.http.clone()?;
-            let (interval, timeout, read) = (self.interval(), self.timeout.0, ListParser(members::answer));
-            SourceKind::Http(HttpSettings { host, port, path, interval, timeout, read })
+            let (interval, timeout, parser) = (self.interval(), self.timeout.0, ListParser(members::answer));
+            SourceKind::Http(HttpSettings { host, port, path, interval, timeout, read: parser })
         };
         // A registered member deregisters when it leaves, or its registration expires.
         let allow_empty = self.allow_empty || self.registered;
@@ -214,9 +214,10 @@ impl ConfigFile {
     /// Returns the groups with members from sources.
     pub fn discoveries(&self) -> Vec<GroupDiscovery> {
         let discovery = |group: &GroupConfig| {
-            let scaled = group.scaler.as_ref().and_then(ScalerConfig::source);
-            let named = group.discover.iter().filter_map(|one| one.settings(&self.config));
-            let sources: Vec<_> = named.chain(scaled).map(Arc::new).collect();
+            let scaler_source = group.scaler.as_ref().and_then(ScalerConfig::source);
+            let configured_sources =
+                group.discover.iter().filter_map(|discover| discover.settings(&self.config));
+            let sources: Vec<_> = configured_sources.chain(scaler_source).map(Arc::new).collect();
             (!sources.is_empty()).then(|| GroupDiscovery {
                 group: group.name.0.as_str().into(),
                 limit: group.max_connections.unwrap_or(u32::MAX),
@@ -229,70 +230,72 @@ impl ConfigFile {
     /// Reads the files of members that it names, as they are now; returns warnings, and the number of members
     /// in them.
     pub fn read_member_files(&self) -> (ConfigDiagnostics, usize) {
-        let (mut wrong, mut count) = (Vec::new(), 0);
+        let (mut warnings, mut count) = (Vec::new(), 0);
         for (index, group) in self.config.groups.iter().enumerate() {
-            let spot = self.spans.key("group").item(index).key("discover");
+            let spans = self.spans.key("group").item(index).key("discover");
             for (index, discover) in group.discover.iter().enumerate() {
                 let Some(source) = discover.settings(&self.config) else { continue };
                 let SourceKind::File(file) = source.kind else { continue };
-                let at = spot.item(index).key("file").value_span();
+                let file_span = spans.item(index).key("file").value_span();
                 match file.member_count() {
                     Ok(0) if !source.allow_empty => {
-                        let why = "it lists no member, which is not believed";
+                        let reason = "it lists no member, which is not believed";
                         let hint = "if it may be so, set allow_empty = true";
-                        wrong.push(ConfigDiagnostic::warning(at, why).hint(hint));
+                        warnings.push(ConfigDiagnostic::warning(file_span, reason).hint(hint));
                     }
                     Ok(members) => count += members,
-                    Err(why) => {
+                    Err(error) => {
                         let hint = "nobody would be found in it until it is mended";
-                        wrong.push(ConfigDiagnostic::warning(at, why).hint(hint));
+                        warnings.push(ConfigDiagnostic::warning(file_span, error).hint(hint));
                     }
                 }
             }
         }
-        (ConfigDiagnostics::new(Arc::clone(&self.source), wrong), count)
+        (ConfigDiagnostics::new(Arc::clone(&self.source), warnings), count)
     }
 }
 
 /// Checks a group's sources.
-pub(super) fn check(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check(group: &GroupConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     if group.discover.is_empty() {
         return;
     }
     if group.lottery.is_some() {
         let problem =
-            ConfigDiagnostic::error(spot.key_span("discover"), "either `discover` or `lottery`, not both");
-        found.push(problem.with_related(spot.key_span("lottery"), "its members are those that are drawn"));
+            ConfigDiagnostic::error(spans.key_span("discover"), "either `discover` or `lottery`, not both");
+        diagnostics
+            .push(problem.with_related(spans.key_span("lottery"), "its members are those that are drawn"));
     }
-    let all = spot.key("discover");
+    let discover_spans = spans.key("discover");
     if group.discover.len() > MAX_SOURCES {
         let message = format!("group `{}` has more than {MAX_SOURCES} sources of members", group.name);
-        found.push(ConfigDiagnostic::error(all.item(MAX_SOURCES).value_span(), message));
+        diagnostics.push(ConfigDiagnostic::error(discover_spans.item(MAX_SOURCES).value_span(), message));
     }
     for (index, discover) in group.discover.iter().enumerate() {
-        let spot = all.item(index);
-        check_one(discover, spot, found);
+        let spans = discover_spans.item(index);
+        check_one(discover, spans, diagnostics);
         // A wrong part was left out, which may make two sources equal.
-        let whole = discover.kinds().len() == 1;
-        let same = group.discover.iter().position(|other| whole && other == discover);
-        if let Some(first) = same.filter(|first| *first < index) {
-            let problem = ConfigDiagnostic::error(spot.value_span(), "this source is there twice");
-            found.push(problem.with_related(all.item(first).value_span(), "the first is here"));
+        let has_one_kind = discover.kinds().len() == 1;
+        let duplicate = group.discover.iter().position(|other| has_one_kind && other == discover);
+        if let Some(first) = duplicate.filter(|first| *first < index) {
+            let problem = ConfigDiagnostic::error(spans.value_span(), "this source is there twice");
+            diagnostics
+                .push(problem.with_related(discover_spans.item(first).value_span(), "the first is here"));
         }
     }
 }
 
-fn check_one(discover: &DiscoverConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+fn check_one(discover: &DiscoverConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     let kinds = discover.kinds();
-    if KINDS.iter().any(|(kind, _)| spot.is_broken(kind)) {
+    if KINDS.iter().any(|(kind, _)| spans.is_broken(kind)) {
         return;
     }
     let kind = match kinds.as_slice() {
         [kind] => *kind,
         [] => {
             let problem =
-                ConfigDiagnostic::error(spot.value_span(), "a source of members without a place to look");
-            found.push(problem.hint(
+                ConfigDiagnostic::error(spans.value_span(), "a source of members without a place to look");
+            diagnostics.push(problem.hint(
                 "add file = \"…\", dns = \"name:port\", srv = \"_http._tcp.name\", http = \"http://…\", etcd \
                  = \"/…/\", \
                  kubernetes = { service = \"…\" } or registered = true",
@@ -301,44 +304,45 @@ fn check_one(discover: &DiscoverConfig, spot: &SpanTree, found: &mut Vec<ConfigD
         }
         [first, second, ..] => {
             let message = format!("either `{first}` or `{second}`, not both");
-            let problem = ConfigDiagnostic::error(spot.key_span(second), message);
-            found.push(
-                problem.with_related(spot.key_span(first), "here").hint("make a [[group.discover]] of each"),
+            let problem = ConfigDiagnostic::error(spans.key_span(second), message);
+            diagnostics.push(
+                problem.with_related(spans.key_span(first), "here").hint("make a [[group.discover]] of each"),
             );
             return;
         }
     };
     let keys = KINDS.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, keys)| keys);
-    let others = KINDS.iter().flat_map(|(_, keys)| keys.iter());
+    let other_keys = KINDS.iter().flat_map(|(_, keys)| keys.iter());
     let mut idle: Vec<&str> =
-        others.copied().filter(|key| !keys.contains(key) && spot.has_key(key)).collect();
+        other_keys.copied().filter(|key| !keys.contains(key) && spans.has_key(key)).collect();
     idle.sort_unstable();
     idle.dedup();
     for key in idle {
         let message = format!("`{key}` has no effect: the source is of the kind `{kind}`");
-        found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
+        diagnostics.push(ConfigDiagnostic::warning(spans.key_span(key), message));
     }
     if let Some(kubernetes) = &discover.kubernetes {
-        kubernetes.check(spot, found);
+        kubernetes.check(spans, diagnostics);
     }
     let address = |host: &str| host.parse::<std::net::IpAddr>().is_ok();
     if let Some(dns) = discover.dns.as_ref().filter(|dns| address(&dns.host)) {
         let message = format!("`dns` is the address {}, which nobody has to look up", dns.host);
-        found.push(
-            ConfigDiagnostic::error(spot.key("dns").value_span(), message).hint("write it in `members`"),
+        diagnostics.push(
+            ConfigDiagnostic::error(spans.key("dns").value_span(), message).hint("write it in `members`"),
         );
     }
     for (index, server) in discover.resolver.iter().enumerate() {
         if !address(&server.host) {
             let message = format!("`resolver` has the name `{}`, which nobody could look up", server.host);
-            let at = spot.key("resolver").item(index).value_span();
-            found.push(ConfigDiagnostic::error(at, message).hint("write an IP address and a port"));
+            let server_span = spans.key("resolver").item(index).value_span();
+            diagnostics
+                .push(ConfigDiagnostic::error(server_span, message).hint("write an IP address and a port"));
         }
     }
-    if discover.min > discover.max && !spot.is_broken("min") && !spot.is_broken("max") {
+    if discover.min > discover.max && !spans.is_broken("min") && !spans.is_broken("max") {
         let message = format!("`min` ({}) must not be longer than `max` ({})", discover.min, discover.max);
-        let key = if spot.has_key("min") { "min" } else { "max" };
-        found.push(ConfigDiagnostic::error(spot.key(key).value_span(), message));
+        let key = if spans.has_key("min") { "min" } else { "max" };
+        diagnostics.push(ConfigDiagnostic::error(spans.key(key).value_span(), message));
     }
 }
 

@@ -48,50 +48,52 @@ impl ExpressionText {
     }
 
     /// Returns the place of a part of it in the file; that of all of it if the file writes it with escapes.
-    fn part_span(&self, part: Range<usize>, spot: &SpanTree, text: &str) -> Range<usize> {
-        let whole = spot.value_span();
-        let written = text.get(whole.clone()).unwrap_or_default();
-        let quotes = if written.starts_with("\"\"\"") || written.starts_with("'''") { 3 } else { 1 };
-        let Some(inside) = written.get(quotes..) else { return whole };
+    fn part_span(&self, range: Range<usize>, spans: &SpanTree, text: &str) -> Range<usize> {
+        let whole_span = spans.value_span();
+        let source_text = text.get(whole_span.clone()).unwrap_or_default();
+        let quotes = if source_text.starts_with("\"\"\"") || source_text.starts_with("'''") { 3 } else { 1 };
+        let Some(quoted_text) = source_text.get(quotes..) else { return whole_span };
         // A line that ends with the quotes is not of the text.
-        let ended =
-            ["\r\n", "\n"].into_iter().filter(|_| quotes == 3).find_map(|end| inside.strip_prefix(end));
-        let inside = ended.unwrap_or(inside);
-        if !inside.starts_with(&self.0) {
-            return whole;
+        let without_newline = ["\r\n", "\n"]
+            .into_iter()
+            .filter(|_| quotes == 3)
+            .find_map(|newline| quoted_text.strip_prefix(newline));
+        let quoted_text = without_newline.unwrap_or(quoted_text);
+        if !quoted_text.starts_with(&self.0) {
+            return whole_span;
         }
-        let start = whole.end - inside.len();
-        start + part.start..start + part.end
+        let start = whole_span.end - quoted_text.len();
+        start + range.start..start + range.end
     }
 
     /// Returns the place of a name in it.
     fn find(&self, name: &str) -> Range<usize> {
-        let part = |byte: Option<&u8>| {
+        let is_name_byte = |byte: Option<&u8>| {
             byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || b"_.:".contains(byte))
         };
         let bytes = self.0.as_bytes();
-        let alone = |(at, _): &(usize, &str)| {
-            let before = at.checked_sub(1).and_then(|before| bytes.get(before));
-            !part(before) && !part(bytes.get(at + name.len()))
+        let stands_alone = |(offset, _): &(usize, &str)| {
+            let previous_byte = offset.checked_sub(1).and_then(|previous_byte| bytes.get(previous_byte));
+            !is_name_byte(previous_byte) && !is_name_byte(bytes.get(offset + name.len()))
         };
-        let found = self.0.match_indices(name).find(alone);
-        found.map_or(0..self.0.len(), |(at, _)| at..at + name.len())
+        let occurrence = self.0.match_indices(name).find(stands_alone);
+        occurrence.map_or(0..self.0.len(), |(offset, _)| offset..offset + name.len())
     }
 }
 
 /// Returns the parsed expression, if it is valid.
 pub(super) fn check(
     formula: &ExpressionText,
-    spot: &SpanTree,
+    spans: &SpanTree,
     text: &str,
-    found: &mut Vec<ConfigDiagnostic>,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) -> Option<Expression> {
     match Expression::new(&formula.0) {
         Ok(expression) => Some(expression),
-        Err(fault) => {
-            let message = format!("{} is not an expression: {}", formula.line(), fault.why);
-            let problem = ConfigDiagnostic::error(formula.part_span(fault.span, spot, text), message);
-            found.push(problem.hint("such as cpu * 0.7 + in_flight / 100"));
+        Err(parse_error) => {
+            let message = format!("{} is not an expression: {}", formula.line(), parse_error.why);
+            let problem = ConfigDiagnostic::error(formula.part_span(parse_error.span, spans, text), message);
+            diagnostics.push(problem.hint("such as cpu * 0.7 + in_flight / 100"));
             None
         }
     }
@@ -100,56 +102,58 @@ pub(super) fn check(
 /// Checks that a metric is a load whose source can know it.
 pub(super) fn check_metric(
     monitor: &MonitorConfig,
-    spot: &SpanTree,
+    spans: &SpanTree,
     text: &str,
-    found: &mut Vec<ConfigDiagnostic>,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) {
-    let (metric, at) = (&monitor.metric, spot.key("metric"));
-    let Some(expression) = check(metric, at, text, found) else { return };
+    let (metric, metric_spans) = (&monitor.metric, spans.key("metric"));
+    let Some(expression) = check(metric, metric_spans, text, diagnostics) else { return };
     if expression.names().is_empty() {
         let message = format!("{} is the same for all members: no load can be told by it", metric.line());
         let hint = "name what members differ in, such as cpu * 0.7 + in_flight / 100";
-        found.push(ConfigDiagnostic::error(at.value_span(), message).hint(hint));
+        diagnostics.push(ConfigDiagnostic::error(metric_spans.value_span(), message).hint(hint));
     }
-    if spot.is_broken("source") || !monitor.source.is_passive() {
+    if spans.is_broken("source") || !monitor.source.is_passive() {
         return;
     }
     if let Some(name) = expression.names().iter().find(|name| !cluster::is_local_metric(name)) {
-        let written = spot.has_key("metric");
-        let at = if written {
-            metric.part_span(metric.find(name), at, text)
+        let has_metric = spans.has_key("metric");
+        let span = if has_metric {
+            metric.part_span(metric.find(name), metric_spans, text)
         } else {
-            spot.key("source").value_span()
+            spans.key("source").value_span()
         };
-        found.push(unknown(name, at));
+        diagnostics.push(unknown(name, span));
     }
 }
 
 /// Checks that members can have a weight by the expression.
 pub(super) fn check_weight(
     group: &GroupConfig,
-    spot: &SpanTree,
+    spans: &SpanTree,
     text: &str,
-    found: &mut Vec<ConfigDiagnostic>,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) {
     let Some(weight) = group.strategy.weight() else { return };
-    let at = spot.key("strategy").key("expression").key("weight");
-    let Some(expression) = check(&weight, at, text, found) else { return };
-    let passive = group.monitor.as_ref().is_some_and(|monitor| monitor.source.is_passive());
-    if !passive || spot.key("monitor").is_broken("source") {
+    let weight_spans = spans.key("strategy").key("expression").key("weight");
+    let Some(expression) = check(&weight, weight_spans, text, diagnostics) else { return };
+    let is_passive = group.monitor.as_ref().is_some_and(|monitor| monitor.source.is_passive());
+    if !is_passive || spans.key("monitor").is_broken("source") {
         return;
     }
     // An unknown name does no harm if the expression has a substitute for it.
-    let known = |value: f64| expression.eval(|name| cluster::is_local_metric(name).then_some(value));
-    let strange = expression.names().iter().find(|name| !cluster::is_local_metric(name));
-    if let Some(name) = strange.filter(|_| [0.5, 1.0, 3.0].into_iter().all(|value| known(value).is_err())) {
-        found.push(unknown(name, weight.part_span(weight.find(name), at, text)));
+    let is_local = |value: f64| expression.eval(|name| cluster::is_local_metric(name).then_some(value));
+    let unknown_name = expression.names().iter().find(|name| !cluster::is_local_metric(name));
+    if let Some(name) =
+        unknown_name.filter(|_| [0.5, 1.0, 3.0].into_iter().all(|value| is_local(value).is_err()))
+    {
+        diagnostics.push(unknown(name, weight.part_span(weight.find(name), weight_spans, text)));
     }
 }
 
 /// Returns the error for a name without a source.
-fn unknown(name: &str, at: Range<usize>) -> ConfigDiagnostic {
+fn unknown(name: &str, span: Range<usize>) -> ConfigDiagnostic {
     let problem =
-        ConfigDiagnostic::error(at, format!("{} is not known: the source is `passive`", quoted(name)));
+        ConfigDiagnostic::error(span, format!("{} is not known: the source is `passive`", quoted(name)));
     problem.hint(format!("the balancer's own figures: {}", cluster::LOCAL_METRIC_NAMES.join(", ")))
 }

@@ -73,22 +73,22 @@ fn single() -> usize {
 }
 
 /// Checks its keys against one another, and against those of other sections.
-pub(super) fn check(config: &Config, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check(config: &Config, root_spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     let Some(fleet) = &config.fleet else { return };
-    let spot = spots.key("fleet");
+    let spans = root_spans.key("fleet");
     if fleet.listen.0.ip().is_unspecified() && fleet.address.is_none() {
         let message = format!("others cannot reach {}", fleet.listen);
         let hint = "listen on one address of this host, or add `address` with the one that others reach";
-        found.push(ConfigDiagnostic::error(spot.key("listen").value_span(), message).hint(hint));
+        diagnostics.push(ConfigDiagnostic::error(spans.key("listen").value_span(), message).hint(hint));
     }
     for (index, listener) in config.listeners.iter().enumerate() {
-        let same = listener.protocol.transport() == "udp" && listener.address.0 == fleet.listen.0;
-        if same && fleet.listen.0.port() != 0 {
+        let is_same_address = listener.protocol.transport() == "udp" && listener.address.0 == fleet.listen.0;
+        if is_same_address && fleet.listen.0.port() != 0 {
             let message = format!("the udp listener on {} has the same address", listener.address);
-            let there = spots.key("listener").item(index).key("address").value_span();
-            found.push(
-                ConfigDiagnostic::error(spot.key("listen").value_span(), message)
-                    .with_related(there, "it is here"),
+            let listener_span = root_spans.key("listener").item(index).key("address").value_span();
+            diagnostics.push(
+                ConfigDiagnostic::error(spans.key("listen").value_span(), message)
+                    .with_related(listener_span, "it is here"),
             );
         }
     }
@@ -105,26 +105,28 @@ impl ConfigFile {
         mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
     ) -> Result<Option<cluster::FleetSettings>, ConfigDiagnostics> {
         let Some(fleet) = &self.config.fleet else { return Ok(None) };
-        let spot = self.spans.key("fleet");
-        let fail = |problem| Err(ConfigDiagnostics::new(Arc::clone(&self.source), vec![problem]));
+        let spans = self.spans.key("fleet");
+        let to_error = |problem| Err(ConfigDiagnostics::new(Arc::clone(&self.source), vec![problem]));
         let path = &fleet.key_file.0;
-        let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
-        let own = |keys: KeyRing| match keys.role() {
+        let key_text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+        let daemon_keys = |keys: KeyRing| match keys.role() {
             KeyRole::Daemon => Ok(keys),
             KeyRole::Client => {
                 Err("its keys are for clients of a lottery, and there are none here".to_owned())
             }
         };
-        let keys = match read
-            .and_then(|text| text.parse().map_err(|bad: KeyFileError| bad.to_string()))
-            .and_then(own)
+        let keys = match key_text
+            .and_then(|text| text.parse().map_err(|parse_error: KeyFileError| parse_error.to_string()))
+            .and_then(daemon_keys)
         {
             Ok(keys) => keys,
-            Err(why) => {
-                let message = format!("cannot read the keys {}: {why}", path.display());
+            Err(cause) => {
+                let message = format!("cannot read the keys {}: {cause}", path.display());
                 let hint = "a line of it is a number and 64 hexadecimal digits, such as `openssl rand -hex \
                     32` makes";
-                return fail(ConfigDiagnostic::error(spot.key("key_file").value_span(), message).hint(hint));
+                return to_error(
+                    ConfigDiagnostic::error(spans.key("key_file").value_span(), message).hint(hint),
+                );
             }
         };
         let address = match fleet.address.as_ref().map(&mut resolve).transpose() {
@@ -132,7 +134,9 @@ impl ConfigFile {
             Err(error) => {
                 let message = format!("cannot look it up: {error}");
                 let hint = "correct the name, or write an IP address";
-                return fail(ConfigDiagnostic::error(spot.key("address").value_span(), message).hint(hint));
+                return to_error(
+                    ConfigDiagnostic::error(spans.key("address").value_span(), message).hint(hint),
+                );
             }
         };
         let seeds = fleet.seeds.iter().map(|seed| (seed.host.clone(), seed.port)).collect();
@@ -164,21 +168,21 @@ mod tests {
                         \"udp\"\ngroup = \"web\"\n\
                         [[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:1\"]\n";
 
-    fn wrong(fleet: &str) -> String {
-        let text = format!("[fleet]\n{fleet}{REST}");
+    fn errors_of(fleet_toml: &str) -> String {
+        let text = format!("[fleet]\n{fleet_toml}{REST}");
         parse("plimsoll.toml", text.into_bytes()).expect_err("it is wrong").to_string()
     }
 
     #[test]
     fn an_address_that_nobody_reaches_needs_another() {
-        let error = wrong("listen = \"0.0.0.0:7947\"\n");
+        let error = errors_of("listen = \"0.0.0.0:7947\"\n");
         assert!(error.contains("plimsoll.toml:2:10: others cannot reach 0.0.0.0:7947"), "{error}");
         assert!(error.contains("add `address`"), "{error}");
     }
 
     #[test]
     fn nobody_else_listens_there() {
-        let error = wrong("listen = \"127.0.0.1:7946\"\n");
+        let error = errors_of("listen = \"127.0.0.1:7946\"\n");
         assert!(error.contains("plimsoll.toml:2:10") && error.contains("has the same address"), "{error}");
     }
 

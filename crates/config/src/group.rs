@@ -455,26 +455,26 @@ impl Default for RetryConfig {
 pub(super) fn check(
     group: &GroupConfig,
     strategy: &plimsoll_brain::Strategy,
-    spot: &SpanTree,
-    found: &mut Vec<ConfigDiagnostic>,
+    spans: &SpanTree,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) {
-    if spot.has_key("key") && !strategy.reads_key {
+    if spans.has_key("key") && !strategy.reads_key {
         let readers = plimsoll_brain::strategy::ALL.iter().filter(|strategy| strategy.reads_key);
         let readers: Vec<&str> = readers.map(|strategy| strategy.name).collect();
         let message = format!("`key` has no effect: strategy `{}` does not hash", strategy.name);
         let hint = format!("strategies that do: {}", readers.join(", "));
-        found.push(ConfigDiagnostic::warning(spot.key_span("key"), message).hint(hint));
+        diagnostics.push(ConfigDiagnostic::warning(spans.key_span("key"), message).hint(hint));
     }
-    if spot.has_key("aperture") && (strategy.reads_key || strategy.name == "first_available") {
+    if spans.has_key("aperture") && (strategy.reads_key || strategy.name == "first_available") {
         let message =
             format!("with `aperture` balancers do not agree on who is first for `{}`", strategy.name);
         let hint = "each uses a part of the members that is its own: leave it out where there are several";
-        found.push(ConfigDiagnostic::warning(spot.key_span("aperture"), message).hint(hint));
+        diagnostics.push(ConfigDiagnostic::warning(spans.key_span("aperture"), message).hint(hint));
     }
-    if spot.has_key("objective") && !group.admission.unwrap_or(strategy.enforces_limits) {
+    if spans.has_key("objective") && !group.admission.unwrap_or(strategy.enforces_limits) {
         let message = "`objective` has no effect: nobody waits for room without `admission`";
-        found.push(
-            ConfigDiagnostic::warning(spot.key_span("objective"), message).hint("add admission = true"),
+        diagnostics.push(
+            ConfigDiagnostic::warning(spans.key_span("objective"), message).hint("add admission = true"),
         );
     }
 }

@@ -30,13 +30,13 @@ pub struct HandOverConfig {
 }
 
 /// Checks that sessions either follow their state or stay with it.
-pub(super) fn check(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check(group: &GroupConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     if group.hand_over.is_some() && group.drained_sessions == DrainedSessions::Stay {
         let message = "sessions of a member that is drained cannot both be handed over and stay";
-        let at = spot.key("drained_sessions").value_span();
+        let span = spans.key("drained_sessions").value_span();
         let problem =
-            ConfigDiagnostic::error(at, message).hint("take out `drained_sessions`, or [group.hand_over]");
-        found.push(problem.with_related(spot.key_span("hand_over"), "this says who hands them over"));
+            ConfigDiagnostic::error(span, message).hint("take out `drained_sessions`, or [group.hand_over]");
+        diagnostics.push(problem.with_related(spans.key_span("hand_over"), "this says who hands them over"));
     }
 }
 

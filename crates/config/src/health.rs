@@ -29,12 +29,12 @@ impl HealthConfig {
 /// Checks that `[group.health]`, or a table like it, names one way to check.
 pub(super) fn check(
     health: &HealthConfig,
-    spot: &SpanTree,
+    spans: &SpanTree,
     section: &str,
     hint: &str,
-    found: &mut Vec<ConfigDiagnostic>,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) {
-    if ["http", "grpc", "tcp", "iiop"].into_iter().any(|kind| spot.is_broken(kind)) {
+    if ["http", "grpc", "tcp", "iiop"].into_iter().any(|kind| spans.is_broken(kind)) {
         return;
     }
     let kinds = [
@@ -43,35 +43,38 @@ pub(super) fn check(
         ("tcp", health.tcp),
         ("iiop", health.iiop),
     ];
-    let set: Vec<&str> = kinds.iter().filter(|(_, set)| *set).map(|(kind, _)| *kind).collect();
-    match set.as_slice() {
+    let is_set: Vec<&str> = kinds.iter().filter(|(_, is_set)| *is_set).map(|(kind, _)| *kind).collect();
+    match is_set.as_slice() {
         [] => {
             let problem =
-                ConfigDiagnostic::error(spot.value_span(), format!("{section} does not say how to check"));
-            found.push(problem.hint(hint));
+                ConfigDiagnostic::error(spans.value_span(), format!("{section} does not say how to check"));
+            diagnostics.push(problem.hint(hint));
         }
         ["http"] => {}
         [kind] => {
             let idle: &[&str] = if *kind == "grpc" { &["expect"] } else { &["host", "expect"] };
-            for key in idle.iter().copied().filter(|key| spot.has_key(key)) {
+            for key in idle.iter().copied().filter(|key| spans.has_key(key)) {
                 let message = format!("`{key}` has no effect: this check is none of http");
-                found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
+                diagnostics.push(ConfigDiagnostic::warning(spans.key_span(key), message));
             }
         }
-        [one, .., other] => found.push(
-            ConfigDiagnostic::error(spot.key_span(other), format!("either `{one}` or `{other}`, not both"))
-                .with_related(spot.key_span(one), "this check connects, too"),
+        [first_kind, .., last_kind] => diagnostics.push(
+            ConfigDiagnostic::error(
+                spans.key_span(last_kind),
+                format!("either `{first_kind}` or `{last_kind}`, not both"),
+            )
+            .with_related(spans.key_span(first_kind), "this check connects, too"),
         ),
     }
 }
 
 /// Checks the keys that exclude HTTP/2.
-pub(super) fn check_protocol(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check_protocol(group: &GroupConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     if group.protocol == MemberProtocol::H2 && group.send_proxy.is_some() {
         let message = "`send_proxy` says who the client of a connection is, and with `protocol = \"h2\"` \
             many share one";
-        let problem = ConfigDiagnostic::error(spot.key_span("send_proxy"), message)
-            .with_related(spot.key_span("protocol"), "here");
-        found.push(problem.hint("members are told in each request: x-forwarded-for, or forwarded"));
+        let problem = ConfigDiagnostic::error(spans.key_span("send_proxy"), message)
+            .with_related(spans.key_span("protocol"), "here");
+        diagnostics.push(problem.hint("members are told in each request: x-forwarded-for, or forwarded"));
     }
 }

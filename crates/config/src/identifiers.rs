@@ -23,14 +23,14 @@ impl FromStr for ConfigName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if text.is_empty() {
             return Err("is empty".into());
         }
         if text.len() > 64 {
             return Err("is too long: a name has at most 64 characters".into());
         }
-        if !text.bytes().all(plain) || !text.as_bytes()[0].is_ascii_alphanumeric() {
+        if !text.bytes().all(is_allowed) || !text.as_bytes()[0].is_ascii_alphanumeric() {
             return Err("is not a name: letters, digits, `.`, `_` and `-`, a letter or digit first".into());
         }
         Ok(Self(text.into()))
@@ -271,9 +271,9 @@ impl FromStr for ServiceText {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let most = plimsoll_cluster::lottery::MAX_INFO_LENGTH;
-        if text.len() > most {
-            return Err(format!("has {} bytes, where {most} have room in an answer", text.len()));
+        let max_len = plimsoll_cluster::lottery::MAX_INFO_LENGTH;
+        if text.len() > max_len {
+            return Err(format!("has {} bytes, where {max_len} have room in an answer", text.len()));
         }
         if text.chars().any(char::is_control) {
             return Err("has control characters".into());
@@ -303,8 +303,8 @@ impl FromStr for ProbeHost {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]%".contains(&byte);
-        if text.is_empty() || text.len() > 255 || !text.bytes().all(part) {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]%".contains(&byte);
+        if text.is_empty() || text.len() > 255 || !text.bytes().all(is_allowed) {
             return Err("is not a host name or address with an optional port".into());
         }
         Ok(Self(text.into()))
@@ -399,9 +399,9 @@ impl FromStr for HostName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (star, rest) = text.strip_prefix("*.").map_or(("", text), |rest| ("*.", rest));
+        let (wildcard, rest) = text.strip_prefix("*.").map_or(("", text), |rest| ("*.", rest));
         let Domain(domain) = rest.parse()?;
-        Ok(Self(format!("{star}{}", domain.trim_end_matches('.'))))
+        Ok(Self(format!("{wildcard}{}", domain.trim_end_matches('.'))))
     }
 }
 
@@ -426,24 +426,24 @@ impl FromStr for Domain {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bare = text.strip_suffix('.').unwrap_or(text);
-        if bare.is_empty() {
+        let without_dot = text.strip_suffix('.').unwrap_or(text);
+        if without_dot.is_empty() {
             return Err("is no name".into());
         }
         // Names of members go before it: up to 39 bytes and a dot.
-        if bare.len() > 200 {
+        if without_dot.len() > 200 {
             return Err("is longer than 200 bytes".into());
         }
-        for label in bare.split('.') {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        for label in without_dot.split('.') {
+            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
             if label.is_empty() || label.len() > 63 {
                 return Err("has a label of no bytes, or of more than 63".into());
             }
-            if !label.bytes().all(plain) || label.starts_with('-') || label.ends_with('-') {
+            if !label.bytes().all(is_allowed) || label.starts_with('-') || label.ends_with('-') {
                 return Err(format!("has the label `{label}`: letters, digits and hyphens within make one"));
             }
         }
-        Ok(Self(format!("{}.", bare.to_ascii_lowercase())))
+        Ok(Self(format!("{}.", without_dot.to_ascii_lowercase())))
     }
 }
 
@@ -467,27 +467,27 @@ mod tests {
     #[test]
     fn words_keep_their_rules() {
         assert!("web-1.a_b".parse::<ConfigName>().is_ok());
-        for bad in ["", "-a", "a b", "a/b", "ä", &"x".repeat(65)] {
-            assert!(bad.parse::<ConfigName>().is_err(), "{bad}");
+        for invalid in ["", "-a", "a b", "a/b", "ä", &"x".repeat(65)] {
+            assert!(invalid.parse::<ConfigName>().is_err(), "{invalid}");
         }
-        for (good, shown) in [
+        for (valid, displayed) in [
             ("client", "client"),
             ("path", "path"),
             ("header:X-User", "header:x-user"),
             ("cookie:Session", "cookie:Session"),
         ] {
-            assert_eq!(good.parse::<HashKey>().unwrap().to_string(), shown);
+            assert_eq!(valid.parse::<HashKey>().unwrap().to_string(), displayed);
         }
         assert_eq!("WebSocket".parse::<UpgradeName>().unwrap().to_string(), "websocket");
-        for bad in ["", "h2c", "H2C", "TLS/1.0", "a b", "a,b"] {
-            assert!(bad.parse::<UpgradeName>().is_err(), "{bad}");
+        for invalid in ["", "h2c", "H2C", "TLS/1.0", "a b", "a,b"] {
+            assert!(invalid.parse::<UpgradeName>().is_err(), "{invalid}");
         }
         assert_eq!("X-Urgency".parse::<HeaderName>().unwrap().to_string(), "x-urgency");
-        for bad in ["", "a b", "a:", "ä", &"x".repeat(65)] {
-            assert!(bad.parse::<HeaderName>().is_err(), "{bad}");
+        for invalid in ["", "a b", "a:", "ä", &"x".repeat(65)] {
+            assert!(invalid.parse::<HeaderName>().is_err(), "{invalid}");
         }
-        for bad in ["", "ip", "header", "header:", "cookie:", "header:a b", "cookie:a=b", "query:x"] {
-            assert!(bad.parse::<HashKey>().is_err(), "{bad}");
+        for invalid in ["", "ip", "header", "header:", "cookie:", "header:a b", "cookie:a=b", "query:x"] {
+            assert!(invalid.parse::<HashKey>().is_err(), "{invalid}");
         }
         assert_eq!("header:".parse::<HashKey>().unwrap_err(), "names no header");
         assert!("".parse::<ServiceName>().is_ok() && "shop.Orders".parse::<ServiceName>().is_ok());
@@ -498,14 +498,14 @@ mod tests {
         );
         assert!("é".repeat(25).parse::<ServiceText>().is_err() && "a\nb".parse::<ServiceText>().is_err());
         assert!("/healthz?x=1".parse::<ProbePath>().is_ok());
-        for bad in ["", "healthz", "/a b", "/a\r\nX: y", "/ä"] {
-            assert!(bad.parse::<ProbePath>().is_err(), "{bad}");
+        for invalid in ["", "healthz", "/a b", "/a\r\nX: y", "/ä"] {
+            assert!(invalid.parse::<ProbePath>().is_err(), "{invalid}");
         }
         assert!("app:80".parse::<ProbeHost>().is_ok());
         assert!("a\r\nb".parse::<ProbeHost>().is_err());
         assert!("https://one.example.org:8443".parse::<PublicUrl>().is_ok());
-        for bad in ["one:80", "ftp://one", "http://", "http://one/", "http://a b", "http://a\r\nX: y"] {
-            assert!(bad.parse::<PublicUrl>().is_err(), "{bad}");
+        for invalid in ["one:80", "ftp://one", "http://", "http://one/", "http://a b", "http://a\r\nX: y"] {
+            assert!(invalid.parse::<PublicUrl>().is_err(), "{invalid}");
         }
         assert!("/var/log/".parse::<FilePath>().is_err());
     }

@@ -145,7 +145,7 @@ pub enum ReadError {
 impl std::fmt::Display for ReadError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Io(why) => writeln!(out, "error: {why}"),
+            Self::Io(reason) => writeln!(out, "error: {reason}"),
             Self::Wrong(problems) => problems.fmt(out),
         }
     }
@@ -155,7 +155,7 @@ impl ReadError {
     /// Returns the error on one line, for logs and banners.
     pub fn headline(&self) -> String {
         match self {
-            Self::Io(why) => why.clone(),
+            Self::Io(reason) => reason.clone(),
             Self::Wrong(problems) => problems.headline(),
         }
     }
@@ -168,20 +168,20 @@ pub fn read(path: &Path) -> Result<ConfigFile, ReadError> {
 }
 
 /// Reads and checks a file with groups and listeners from elsewhere, which count as if they were at its end.
-pub fn read_with(path: &Path, shared: &str) -> Result<ConfigFile, ReadError> {
+pub fn read_with(path: &Path, shared_text: &str) -> Result<ConfigFile, ReadError> {
     let (name, mut bytes) = bytes_of(path)?;
     bytes.extend_from_slice(b"\n");
-    bytes.extend_from_slice(shared.as_bytes());
+    bytes.extend_from_slice(shared_text.as_bytes());
     parse(&format!("{name} with the store's"), bytes).map_err(ReadError::Wrong)
 }
 
 /// Reads groups and listeners that are to be shared, and checks them with the file of a balancer that will
 /// have them.
-pub fn read_shared(path: &Path, shared: &Path) -> Result<String, ReadError> {
-    let (name, bytes) = bytes_of(shared)?;
-    let held = read_checked::<Config>(schema(), &name, bytes).map_err(ReadError::Wrong)?;
-    let mut problems = held.problems;
-    for (key, _) in DeTable::parse_recoverable(held.source.text()).0.get_ref() {
+pub fn read_shared(path: &Path, shared_path: &Path) -> Result<String, ReadError> {
+    let (name, bytes) = bytes_of(shared_path)?;
+    let shared_config = read_checked::<Config>(schema(), &name, bytes).map_err(ReadError::Wrong)?;
+    let mut problems = shared_config.problems;
+    for (key, _) in DeTable::parse_recoverable(shared_config.source.text()).0.get_ref() {
         if !matches!(&**key.get_ref(), "listener" | "group") {
             let message = format!("`{}` cannot be shared", key.get_ref());
             problems.push(
@@ -189,8 +189,8 @@ pub fn read_shared(path: &Path, shared: &Path) -> Result<String, ReadError> {
             );
         }
     }
-    let text = held.source.text().to_owned();
-    let problems = ConfigDiagnostics::new(held.source, problems);
+    let text = shared_config.source.text().to_owned();
+    let problems = ConfigDiagnostics::new(shared_config.source, problems);
     if problems.has_errors() {
         return Err(ReadError::Wrong(problems));
     }
@@ -233,15 +233,15 @@ pub fn parse_strategy(text: &str) -> Result<StrategyConfig, String> {
     let text = text.trim();
     let value = if text.starts_with(['{', '"', '\'']) { text.to_owned() } else { format!("{text:?}") };
     // The strategy is put into a file, so that all checks of a strategy in a file apply.
-    let before = "group = [{ name = \"x\", members = [\"x:1\"], strategy = ";
-    let file = format!("{before}{value} }}]\nlistener = [{{ address = \"127.0.0.1:0\", group = \"x\" }}]\n");
+    let prefix = "group = [{ name = \"x\", members = [\"x:1\"], strategy = ";
+    let file = format!("{prefix}{value} }}]\nlistener = [{{ address = \"127.0.0.1:0\", group = \"x\" }}]\n");
     let file = parse("strategy", file.into_bytes()).map_err(|problems| match problems.first_without_hint() {
         // An error of TOML itself has no message but its place.
-        Some((at, why)) => {
-            let written = &text[..text.floor_char_boundary(at.saturating_sub(before.len()))];
-            let column = written.chars().count() + 1;
+        Some((error_offset, reason)) => {
+            let text_before = &text[..text.floor_char_boundary(error_offset.saturating_sub(prefix.len()))];
+            let column = text_before.chars().count() + 1;
             format!(
-                "{text}, column {column}: {why}; such as random, or {{ least_request = {{ choices = 3 }} }}"
+                "{text}, column {column}: {reason}; such as random, or {{ least_request = {{ choices = 3 }} }}"
             )
         }
         None => problems.first(),
@@ -254,14 +254,14 @@ pub fn parse_strategy(text: &str) -> Result<StrategyConfig, String> {
 
 /// Checks the contents of a file; `name` is its name in errors.
 pub fn parse(name: &str, bytes: Vec<u8>) -> Result<ConfigFile, ConfigDiagnostics> {
-    let CheckedValue { value: config, spans: spots, problems: mut list, source } =
+    let CheckedValue { value: config, spans: root_spans, problems: mut diagnostics, source } =
         read_checked(schema(), name, bytes)?;
-    check::check(&config, &spots, source.text(), &mut list);
-    let problems = ConfigDiagnostics::new(Arc::clone(&source), list);
+    check::check(&config, &root_spans, source.text(), &mut diagnostics);
+    let problems = ConfigDiagnostics::new(Arc::clone(&source), diagnostics);
     if problems.has_errors() {
         Err(problems)
     } else {
-        Ok(ConfigFile { config, warnings: problems, source, spans: spots })
+        Ok(ConfigFile { config, warnings: problems, source, spans: root_spans })
     }
 }
 
@@ -282,15 +282,15 @@ fn read_checked<T: DeserializeOwned>(
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
-            let at = error.utf8_error().valid_up_to();
+            let offset = error.utf8_error().valid_up_to();
             let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
             let problem =
-                ConfigDiagnostic::error(at..at + 1, "not UTF-8 text").hint("save the file as UTF-8");
+                ConfigDiagnostic::error(offset..offset + 1, "not UTF-8 text").hint("save the file as UTF-8");
             return Err(ConfigDiagnostics::new(Arc::new(SourceText::new(name, text)), vec![problem]));
         }
     };
     let source = Arc::new(SourceText::new(name, text));
-    let fail = |list| Err(ConfigDiagnostics::new(Arc::clone(&source), list));
+    let to_diagnostics = |diagnostics| Err(ConfigDiagnostics::new(Arc::clone(&source), diagnostics));
 
     let (tree, errors) = DeTable::parse_recoverable(source.text());
     if !errors.is_empty() {
@@ -298,18 +298,22 @@ fn read_checked<T: DeserializeOwned>(
         let problem = |error: toml::de::Error| {
             ConfigDiagnostic::error(error.span().unwrap_or(end..end), error.message())
         };
-        return fail(errors.into_iter().map(problem).collect());
+        return to_diagnostics(errors.into_iter().map(problem).collect());
     }
-    let (tree, spots, mut list) = schema_check::check(schema.as_value(), tree);
-    let whole = toml::Spanned::new(0..0, tree);
-    match T::deserialize(toml::de::Deserializer::from(whole)) {
-        Ok(value) => Ok(CheckedValue { value, spans: spots, problems: list, source: Arc::clone(&source) }),
+    let (tree, root_spans, mut diagnostics) = schema_check::check(schema.as_value(), tree);
+    let spanned_tree = toml::Spanned::new(0..0, tree);
+    match T::deserialize(toml::de::Deserializer::from(spanned_tree)) {
+        Ok(value) => {
+            Ok(CheckedValue { value, spans: root_spans, problems: diagnostics, source: Arc::clone(&source) })
+        }
         // A required value is wrong, which is reported already.
-        Err(_) if list.iter().any(|problem| problem.severity == Severity::Error) => fail(list),
+        Err(_) if diagnostics.iter().any(|problem| problem.severity == Severity::Error) => {
+            to_diagnostics(diagnostics)
+        }
         Err(error) => {
             // A value that passes the schema is readable, unless the schema and the types disagree.
-            list.push(ConfigDiagnostic::error(error.span().unwrap_or(0..0), error.message()));
-            fail(list)
+            diagnostics.push(ConfigDiagnostic::error(error.span().unwrap_or(0..0), error.message()));
+            to_diagnostics(diagnostics)
         }
     }
 }
@@ -342,23 +346,23 @@ fn without_null(schema: &mut Value) {
                     map.insert("type".into(), kind);
                 }
             }
-            for word in ["anyOf", "oneOf"] {
-                if let Some(Value::Array(choices)) = map.get_mut(word) {
+            for keyword in ["anyOf", "oneOf"] {
+                if let Some(Value::Array(choices)) = map.get_mut(keyword) {
                     choices.retain(|choice| choice.get("type").is_none_or(|kind| kind != "null"));
-                    if let [Value::Object(only)] = choices.as_slice() {
-                        let only = only.clone();
-                        map.remove(word);
-                        map.extend(only);
+                    if let [Value::Object(only_choice)] = choices.as_slice() {
+                        let only_choice = only_choice.clone();
+                        map.remove(keyword);
+                        map.extend(only_choice);
                     }
                 }
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(without_null),
+        Value::Array(items) => items.iter_mut().for_each(without_null),
         _ => {}
     }
 }
 
 /// Returns a number with its noun.
-pub fn pluralize(number: usize, word: &str) -> String {
-    if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
+pub fn pluralize(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

@@ -62,10 +62,11 @@ pub fn max_descriptors(config: &Config, files: u64) -> usize {
 
 /// Returns how many client connections there are files for if each has one to a member.
 fn connection_capacity(config: &Config, files: u64) -> u64 {
-    let left = files.saturating_sub(RESERVED_FILES + other_files(config) + flow_files(config, files));
+    let available_files =
+        files.saturating_sub(RESERVED_FILES + other_files(config) + flow_files(config, files));
     // The pipes are at their maximum, or at the number that so few connections can use if that is less.
-    let all_piped = left / (FILES_PER_CONNECTION + PIPED_PER_CONNECTION);
-    (left.saturating_sub(pipe_files(config)) / FILES_PER_CONNECTION).max(all_piped)
+    let piped_connections = available_files / (FILES_PER_CONNECTION + PIPED_PER_CONNECTION);
+    (available_files.saturating_sub(pipe_files(config)) / FILES_PER_CONNECTION).max(piped_connections)
 }
 
 /// Returns the default `max_flows` of a udp listener, with that many files. All listeners with the default
@@ -73,28 +74,29 @@ fn connection_capacity(config: &Config, files: u64) -> u64 {
 /// and there are listeners for connections.
 pub fn max_flows(config: &Config, files: u64) -> usize {
     let listeners = udp(config).filter(|listener| listener.max_flows.is_none()).count() as u64;
-    let left = files.saturating_sub(RESERVED_FILES + other_files(config) + named_flows(config).sum::<u64>());
-    let least = files_of(config, MIN_CONNECTIONS);
+    let available_files =
+        files.saturating_sub(RESERVED_FILES + other_files(config) + named_flows(config).sum::<u64>());
+    let min_files = files_of(config, MIN_CONNECTIONS);
     let connections = match config.max_connections {
-        Some(named) => files_of(config, named as u64),
-        None if udp(config).count() == config.listeners.len() => least,
-        None => least.max(left / 2),
+        Some(max_connections) => files_of(config, max_connections as u64),
+        None if udp(config).count() == config.listeners.len() => min_files,
+        None => min_files.max(available_files / 2),
     };
-    let each = left.saturating_sub(connections) / listeners.max(1);
-    usize::try_from(each.clamp(FLOW_BOUNDS.0, FLOW_BOUNDS.1)).unwrap_or(usize::MAX)
+    let flows_per_listener = available_files.saturating_sub(connections) / listeners.max(1);
+    usize::try_from(flows_per_listener.clamp(FLOW_BOUNDS.0, FLOW_BOUNDS.1)).unwrap_or(usize::MAX)
 }
 
 /// Returns how many files so many client connections take.
 fn files_of(config: &Config, connections: u64) -> u64 {
-    let piped = connections.saturating_mul(PIPED_PER_CONNECTION).min(pipe_files(config));
-    connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(piped)
+    let pipe_count = connections.saturating_mul(PIPED_PER_CONNECTION).min(pipe_files(config));
+    connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(pipe_count)
 }
 
 /// Returns the default `max_memory`: half of the memory that this process may use.
 pub fn max_memory() -> usize {
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let read = |path: &Path| std::fs::read_to_string(path).ok();
-    let limit = cgroup_limit(&own, read).into_iter().chain(machine_memory()).min();
+    let cgroup_file = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let read_file = |path: &Path| std::fs::read_to_string(path).ok();
+    let limit = cgroup_limit(&cgroup_file, read_file).into_iter().chain(machine_memory()).min();
     usize::try_from(limit.unwrap_or(1 << 30) / 2).unwrap_or(usize::MAX)
 }
 
@@ -108,10 +110,10 @@ fn machine_memory() -> Option<u64> {
 /// Returns the lowest memory limit of a process's control group and of those that it is in. `own` is its
 /// `/proc/self/cgroup`; `read` returns a file's text. Both versions are known: `0::/path` is the one
 /// hierarchy of version 2, `N:memory:/path` that of version 1.
-fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
-    let hierarchies = own.lines().filter_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        match (parts.next()?, parts.next()?) {
+fn cgroup_limit(cgroup_file: &str, read_file: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let hierarchies = cgroup_file.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        match (fields.next()?, fields.next()?) {
             ("", path) => Some(("/sys/fs/cgroup", path, "memory.max")),
             (names, path) if names.split(',').any(|name| name == "memory") => {
                 Some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"))
@@ -121,40 +123,43 @@ fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64
     });
     let limits = hierarchies.flat_map(|(root, path, file)| {
         let folder = Path::new(root).join(path.trim_start_matches('/'));
-        let within =
+        let limit_files =
             folder.ancestors().take_while(|folder| folder.starts_with(root)).map(|folder| folder.join(file));
-        within.filter_map(|path| read(&path)?.trim().parse().ok()).collect::<Vec<u64>>()
+        limit_files.filter_map(|path| read_file(&path)?.trim().parse().ok()).collect::<Vec<u64>>()
     });
     limits.min()
 }
 
 /// Checks that `files` suffice for the configuration; the error has the remedy. `whose` names the process
 /// that may open so many.
-pub fn check_files(config: &Config, files: u64, whose: &str) -> Result<(), String> {
-    let connections = config.max_connections.map_or(MIN_CONNECTIONS, |wanted| wanted as u64);
-    let named: Vec<u64> = named_flows(config).collect();
-    let named_sum = named.iter().sum::<u64>();
-    let unnamed = udp(config).count() - named.len();
-    let least_flows = named_sum + unnamed as u64 * FLOW_BOUNDS.0;
-    let need =
-        files_of(config, connections).saturating_add(RESERVED_FILES + other_files(config) + least_flows);
-    if need <= files {
+pub fn check_files(config: &Config, files: u64, owner: &str) -> Result<(), String> {
+    let connections = config.max_connections.map_or(MIN_CONNECTIONS, |configured| configured as u64);
+    let configured_flows: Vec<u64> = named_flows(config).collect();
+    let configured_sum = configured_flows.iter().sum::<u64>();
+    let unconfigured_count = udp(config).count() - configured_flows.len();
+    let min_flows = configured_sum + unconfigured_count as u64 * FLOW_BOUNDS.0;
+    let required_files =
+        files_of(config, connections).saturating_add(RESERVED_FILES + other_files(config) + min_flows);
+    if required_files <= files {
         return Ok(());
     }
-    let mut what = format!("max_connections = {connections}");
+    let mut message = format!("max_connections = {connections}");
     if config.max_connections.is_none() {
-        what = format!("{connections} connections");
+        message = format!("{connections} connections");
     }
-    match named.len() {
+    match configured_flows.len() {
         0 => {}
-        1 => what += &format!(" and max_flows = {named_sum}"),
-        several => what += &format!(" and the max_flows of {several} udp listeners, {named_sum} together,"),
+        1 => message += &format!(" and max_flows = {configured_sum}"),
+        listener_count => {
+            message +=
+                &format!(" and the max_flows of {listener_count} udp listeners, {configured_sum} together,")
+        }
     }
     if other_files(config) > 0 {
-        what += " and monitors, reports and control";
+        message += " and monitors, reports and control";
     }
     Err(format!(
-        "{what} can take {need} open files, and {whose} may open {files}: raise the limit (ulimit -Hn, \
+        "{message} can take {required_files} open files, and {owner} may open {files}: raise the limit (ulimit -Hn, \
          LimitNOFILE= in a systemd unit, --ulimit nofile= of a container) or lower the numbers"
     ))
 }
@@ -162,18 +167,19 @@ pub fn check_files(config: &Config, files: u64, whose: &str) -> Result<(), Strin
 /// Returns the listeners with a backlog that the kernel would cut, one line each.
 pub fn check_backlog(config: &Config) -> Vec<String> {
     let path = "/proc/sys/net/core/somaxconn";
-    let Some(most) = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
+    let Some(backlog_limit) =
+        std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
     else {
         return Vec::new();
     };
-    let cut = |backlog: usize| backlog > most;
+    let is_truncated = |backlog: usize| backlog > backlog_limit;
     config
         .listeners
         .iter()
-        .filter(|listener| listener.protocol != ListenerProtocol::Udp && cut(listener.backlog))
+        .filter(|listener| listener.protocol != ListenerProtocol::Udp && is_truncated(listener.backlog))
         .map(|listener| {
             format!(
-                "the kernel cuts the backlog of {} from {} to {most}: sysctl -w net.core.somaxconn={}",
+                "the kernel cuts the backlog of {} from {} to {backlog_limit}: sysctl -w net.core.somaxconn={}",
                 listener.address, listener.backlog, listener.backlog
             )
         })
@@ -182,20 +188,21 @@ pub fn check_backlog(config: &Config) -> Vec<String> {
 
 /// Returns the files beside connections and flows: monitors that are asked, members that report.
 fn other_files(config: &Config) -> u64 {
-    let asks =
+    let is_polled =
         |group: &&GroupConfig| group.monitor.as_ref().is_some_and(|monitor| monitor.source.is_polled());
-    let asked = config.groups.iter().filter(asks).map(|group| group.members.len() as u64).sum::<u64>();
-    let told = config.admin.reports.0.map_or(0, |_| u64::from(MAX_REPORT_CONNECTIONS));
-    let guests = config.admin.control.tls().map_or(0, |_| u64::from(MAX_SECURED_CONNECTIONS));
-    asked + told + guests
+    let poll_connections =
+        config.groups.iter().filter(is_polled).map(|group| group.members.len() as u64).sum::<u64>();
+    let report_connections = config.admin.reports.0.map_or(0, |_| u64::from(MAX_REPORT_CONNECTIONS));
+    let control_connections = config.admin.control.tls().map_or(0, |_| u64::from(MAX_SECURED_CONNECTIONS));
+    poll_connections + report_connections + control_connections
 }
 
 /// Returns the files of the pipes through which byte streams are spliced, on all threads.
 fn pipe_files(config: &Config) -> u64 {
-    let spliced = |listener: &ListenerConfig| {
+    let is_spliced = |listener: &ListenerConfig| {
         matches!(listener.protocol, ListenerProtocol::Http | ListenerProtocol::Https | ListenerProtocol::Tcp)
     };
-    if !config.listeners.iter().any(spliced) {
+    if !config.listeners.iter().any(is_spliced) {
         return 0;
     }
     let threads = config.threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from));
@@ -204,8 +211,10 @@ fn pipe_files(config: &Config) -> u64 {
 
 /// Returns the files of flows, one each, with that many files in all.
 fn flow_files(config: &Config, files: u64) -> u64 {
-    let each = max_flows(config, files) as u64;
-    udp(config).map(|listener| listener.max_flows.map_or(each, |named| named as u64)).sum()
+    let flows_per_listener = max_flows(config, files) as u64;
+    udp(config)
+        .map(|listener| listener.max_flows.map_or(flows_per_listener, |configured_max| configured_max as u64))
+        .sum()
 }
 
 /// Returns the numbers of flows that the file sets.
@@ -235,37 +244,38 @@ mod tests {
             ("/sys/fs/cgroup/memory.max", "4294967296\n"),
             ("/sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes", "536870912\n"),
         ];
-        let read = |path: &Path| {
-            let found = files.iter().find(|(name, _)| Path::new(name) == path);
-            found.map(|(_, text)| (*text).to_owned())
+        let read_file = |path: &Path| {
+            let matching_file = files.iter().find(|(name, _)| Path::new(name) == path);
+            matching_file.map(|(_, text)| (*text).to_owned())
         };
-        assert_eq!(cgroup_limit("0::/system.slice/lb.service\n", read), Some(1 << 30));
-        assert_eq!(cgroup_limit("12:cpu,memory:/docker/ab\n11:pids:/x\n", read), Some(512 << 20));
-        assert_eq!(cgroup_limit("0::/\n", read), Some(4 << 30));
-        assert_eq!(cgroup_limit("", read), None);
+        assert_eq!(cgroup_limit("0::/system.slice/lb.service\n", read_file), Some(1 << 30));
+        assert_eq!(cgroup_limit("12:cpu,memory:/docker/ab\n11:pids:/x\n", read_file), Some(512 << 20));
+        assert_eq!(cgroup_limit("0::/\n", read_file), Some(4 << 30));
+        assert_eq!(cgroup_limit("", read_file), None);
         assert!(max_memory() > 1 << 20);
     }
 
     #[test]
     fn files_bound_connections() {
-        let open = config("");
-        assert_eq!(max_connections(&open, 1 << 20), 100_000);
-        assert_eq!(max_connections(&open, 5256), 2000);
-        assert_eq!(max_connections(&open, 10), 16);
-        assert!(check_files(&open, 1288, THIS_PROCESS).is_ok());
-        assert!(check_files(&open, 1287, THIS_PROCESS).unwrap_err().contains("max_flows = 1000"));
+        let default_limits = config("");
+        assert_eq!(max_connections(&default_limits, 1 << 20), 100_000);
+        assert_eq!(max_connections(&default_limits, 5256), 2000);
+        assert_eq!(max_connections(&default_limits, 10), 16);
+        assert!(check_files(&default_limits, 1288, THIS_PROCESS).is_ok());
+        assert!(check_files(&default_limits, 1287, THIS_PROCESS).unwrap_err().contains("max_flows = 1000"));
         assert_eq!(max_connections(&config("admin.reports = '127.0.0.1:9901'"), 5256), 1872);
-        let second = "[[listener]]\naddress='127.0.0.1:54'\ngroup='g'\nprotocol='udp'\nmax_flows=500";
-        let error = check_files(&config(second), 1287, THIS_PROCESS).unwrap_err();
+        let second_listener =
+            "[[listener]]\naddress='127.0.0.1:54'\ngroup='g'\nprotocol='udp'\nmax_flows=500";
+        let error = check_files(&config(second_listener), 1287, THIS_PROCESS).unwrap_err();
         assert!(error.contains("the max_flows of 2 udp listeners, 1500 together, can take"), "{error}");
-        let fixed = config("max_connections = 50_000");
-        assert!(check_files(&fixed, 101_256, THIS_PROCESS).is_ok());
-        let error = check_files(&fixed, 1024, THIS_PROCESS).unwrap_err();
+        let configured_limits = config("max_connections = 50_000");
+        assert!(check_files(&configured_limits, 101_256, THIS_PROCESS).is_ok());
+        let error = check_files(&configured_limits, 1024, THIS_PROCESS).unwrap_err();
         assert!(
             error.contains("max_connections = 50000") && error.contains("this process may open 1024"),
             "{error}"
         );
-        let error = check_files(&fixed, 1024, "pid 4711").unwrap_err();
+        let error = check_files(&configured_limits, 1024, "pid 4711").unwrap_err();
         assert!(error.contains("pid 4711 may open 1024") && !error.contains("this process"), "{error}");
     }
 
@@ -273,7 +283,7 @@ mod tests {
     fn flows_that_nobody_counted_share_the_files_that_there_are() {
         let listener =
             |port: u16, rest: &str| format!("[[listener]]\naddress='127.0.0.1:{port}'\ngroup='g'\n{rest}\n");
-        let of = |listeners: &[String]| {
+        let parse_listeners = |listeners: &[String]| {
             let group = "[[group]]\nname='g'\nmembers=['127.0.0.1:1']\n";
             crate::parse("x", format!("threads = 1\n{}{group}", listeners.concat()).into_bytes())
                 .unwrap()
@@ -281,33 +291,37 @@ mod tests {
         };
         let udp = |port: u16| listener(port, "protocol='udp'");
         // The two defaults of 16,384 each are more than there are files.
-        let two = of(&[udp(53), udp(54)]);
-        assert!(check_files(&two, 20_000, THIS_PROCESS).is_ok());
-        assert_eq!(max_flows(&two, 20_000), (20_000 - 256 - 32) / 2);
-        assert_eq!(max_flows(&two, 1 << 20), 16_384);
+        let two_listeners = parse_listeners(&[udp(53), udp(54)]);
+        assert!(check_files(&two_listeners, 20_000, THIS_PROCESS).is_ok());
+        assert_eq!(max_flows(&two_listeners, 20_000), (20_000 - 256 - 32) / 2);
+        assert_eq!(max_flows(&two_listeners, 1 << 20), 16_384);
         // Connections get a half, or the files of `max_connections`.
-        let both = of(&[udp(53), udp(54), listener(80, "protocol='iiop'")]);
-        assert_eq!((max_flows(&both, 20_000), max_connections(&both, 20_000)), (19_744 / 4, 19_744 / 4));
-        let said = of(&["max_connections = 9000\n".into(), udp(53), listener(80, "protocol='iiop'")]);
-        assert_eq!(max_flows(&said, 20_000), 20_000 - 256 - 18_000);
+        let mixed_protocols = parse_listeners(&[udp(53), udp(54), listener(80, "protocol='iiop'")]);
+        assert_eq!(
+            (max_flows(&mixed_protocols, 20_000), max_connections(&mixed_protocols, 20_000)),
+            (19_744 / 4, 19_744 / 4)
+        );
+        let with_max_connections =
+            parse_listeners(&["max_connections = 9000\n".into(), udp(53), listener(80, "protocol='iiop'")]);
+        assert_eq!(max_flows(&with_max_connections, 20_000), 20_000 - 256 - 18_000);
         // A number in the file stays, and leaves the others less.
-        let mixed = of(&[listener(53, "protocol='udp'\nmax_flows=19000"), udp(54)]);
-        assert_eq!(max_flows(&mixed, 20_000), 20_000 - 256 - 19_000 - 32);
-        let error = check_files(&mixed, 19_000, THIS_PROCESS).unwrap_err();
+        let with_max_flows = parse_listeners(&[listener(53, "protocol='udp'\nmax_flows=19000"), udp(54)]);
+        assert_eq!(max_flows(&with_max_flows, 20_000), 20_000 - 256 - 19_000 - 32);
+        let error = check_files(&with_max_flows, 19_000, THIS_PROCESS).unwrap_err();
         assert!(
             error.contains("and max_flows = 19000 can take") && error.contains("lower the numbers"),
             "{error}"
         );
         // The defaults fit, down to the least number of files for a start.
         for files in 320..4000 {
-            for config in [&two, &both] {
-                let need =
+            for config in [&two_listeners, &mixed_protocols] {
+                let required_files =
                     2 * max_connections(config, files) as u64 + 2 * max_flows(config, files) as u64 + 256;
-                assert!(need <= files, "{need} of {files}");
+                assert!(required_files <= files, "{required_files} of {files}");
                 assert!(check_files(config, files, THIS_PROCESS).is_ok());
             }
         }
-        assert!(check_files(&two, 319, THIS_PROCESS).is_err());
+        assert!(check_files(&two_listeners, 319, THIS_PROCESS).is_err());
     }
 
     #[test]
@@ -315,26 +329,30 @@ mod tests {
         let tcp = |text: &str| {
             config(&format!("{text}\n[[listener]]\naddress='127.0.0.1:80'\ngroup='g'\nprotocol='tcp'"))
         };
-        let four = tcp("threads = 4");
-        assert_eq!(max_connections(&four, 5256), 2000 - 256);
+        let four_threads = tcp("threads = 4");
+        assert_eq!(max_connections(&four_threads, 5256), 2000 - 256);
         // Of 600 files that are left 512 would be for pipes, which the connections could not fill.
-        assert_eq!(max_connections(&four, 1256 + 600), 100);
-        let fixed = tcp("threads = 4\nmax_connections = 1000");
+        assert_eq!(max_connections(&four_threads, 1256 + 600), 100);
+        let configured_limits = tcp("threads = 4\nmax_connections = 1000");
         assert!(
-            check_files(&fixed, 1256 + 2512, THIS_PROCESS).is_ok()
-                && check_files(&fixed, 1256 + 2511, THIS_PROCESS).is_err()
+            check_files(&configured_limits, 1256 + 2512, THIS_PROCESS).is_ok()
+                && check_files(&configured_limits, 1256 + 2511, THIS_PROCESS).is_err()
         );
-        let few = tcp("threads = 4\nmax_connections = 100");
+        let few_connections = tcp("threads = 4\nmax_connections = 100");
         assert!(
-            check_files(&few, 1256 + 600, THIS_PROCESS).is_ok()
-                && check_files(&few, 1256 + 599, THIS_PROCESS).is_err()
+            check_files(&few_connections, 1256 + 600, THIS_PROCESS).is_ok()
+                && check_files(&few_connections, 1256 + 599, THIS_PROCESS).is_err()
         );
         // The default is the largest valid value.
         for files in 1400..6000 {
-            let most = max_connections(&four, files);
+            let max_default = max_connections(&four_threads, files);
             assert!(
-                check_files(&tcp(&format!("threads = 4\nmax_connections = {most}")), files, THIS_PROCESS)
-                    .is_ok()
+                check_files(
+                    &tcp(&format!("threads = 4\nmax_connections = {max_default}")),
+                    files,
+                    THIS_PROCESS
+                )
+                .is_ok()
             );
         }
     }

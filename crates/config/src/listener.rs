@@ -138,8 +138,10 @@ fn upgrades() -> Vec<UpgradeName> {
 impl ListenerConfig {
     /// Returns `true` if clients may get to this group here.
     pub fn leads_to(&self, group: &ConfigName) -> bool {
-        let mut named = self.tls.iter().flat_map(|tls| &tls.names);
-        self.group == *group || self.groups.contains(group) || named.any(|named| named.group == *group)
+        let mut server_names = self.tls.iter().flat_map(|tls| &tls.names);
+        self.group == *group
+            || self.groups.contains(group)
+            || server_names.any(|server_name| server_name.group == *group)
     }
 }
 

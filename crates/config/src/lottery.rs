@@ -189,14 +189,14 @@ pub fn read_lottery(path: &Path) -> Result<LotteryFile, ReadError> {
 
 /// Checks the contents of a file; `name` is its name in errors.
 pub fn read_lottery_text(name: &str, bytes: Vec<u8>) -> Result<LotteryFile, ConfigDiagnostics> {
-    let CheckedValue { value: lottery, spans: spots, problems: mut found, source } =
+    let CheckedValue { value: lottery, spans: root_spans, problems: mut diagnostics, source } =
         read_checked(schema(), name, bytes)?;
-    check_parts(&lottery, &spots, source.text(), &mut found);
-    let problems = ConfigDiagnostics::new(Arc::clone(&source), found);
+    check_parts(&lottery, &root_spans, source.text(), &mut diagnostics);
+    let problems = ConfigDiagnostics::new(Arc::clone(&source), diagnostics);
     if problems.has_errors() {
         Err(problems)
     } else {
-        Ok(LotteryFile { lottery, warnings: problems, source, spans: spots })
+        Ok(LotteryFile { lottery, warnings: problems, source, spans: root_spans })
     }
 }
 
@@ -207,85 +207,97 @@ fn schema() -> &'static Schema {
 }
 
 /// Checks the parts against one another.
-fn check_parts(lottery: &LotteryConfig, spots: &SpanTree, text: &str, found: &mut Vec<ConfigDiagnostic>) {
+fn check_parts(
+    lottery: &LotteryConfig,
+    root_spans: &SpanTree,
+    text: &str,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
+) {
     let listen = lottery.listen.0;
-    if listen.ip().is_unspecified() && lottery.address.is_none() && !spots.is_broken("address") {
+    if listen.ip().is_unspecified() && lottery.address.is_none() && !root_spans.is_broken("address") {
         let message = format!("`listen` is {listen}, which tells the others nothing");
         let hint = "add address = \"…\" with the address by which they reach it, or listen there";
-        found.push(ConfigDiagnostic::error(spots.key("listen").value_span(), message).hint(hint));
+        diagnostics.push(ConfigDiagnostic::error(root_spans.key("listen").value_span(), message).hint(hint));
     }
     if let Some(ListenAddress(group)) = lottery.multicast {
-        let at = spots.key("multicast").value_span();
+        let multicast_span = root_spans.key("multicast").value_span();
         if !group.ip().is_multicast() {
             let hint = "write an address from 239.0.0.0/8, or ff05::/16 and its like";
-            found.push(
-                ConfigDiagnostic::error(at, format!("{} is not a multicast address", group.ip())).hint(hint),
+            diagnostics.push(
+                ConfigDiagnostic::error(multicast_span, format!("{} is not a multicast address", group.ip()))
+                    .hint(hint),
             );
         } else if group.is_ipv4() != listen.is_ipv4() {
-            found.push(
-                ConfigDiagnostic::error(at, "the group is of another family than `listen`")
-                    .with_related(spots.key("listen").value_span(), "this is where it listens"),
+            diagnostics.push(
+                ConfigDiagnostic::error(multicast_span, "the group is of another family than `listen`")
+                    .with_related(root_spans.key("listen").value_span(), "this is where it listens"),
             );
         }
     }
     if lottery.services.len() > cluster::MAX_SERVICES {
         let message =
             format!("{} services, where {} are the most", lottery.services.len(), cluster::MAX_SERVICES);
-        found.push(
-            ConfigDiagnostic::error(spots.key("service").value_span(), message).hint("start a second daemon"),
+        diagnostics.push(
+            ConfigDiagnostic::error(root_spans.key("service").value_span(), message)
+                .hint("start a second daemon"),
         );
     }
     let infos =
         || lottery.services.iter().map(|service| service.info.as_ref().map_or(0, |info| info.0.len()));
     let (bytes, room) = cluster::table_bytes(infos());
     if lottery.services.len() <= cluster::MAX_SERVICES && bytes > room {
-        let last = lottery.services.iter().rposition(|service| service.info.is_some()).unwrap_or_default();
+        let last_index =
+            lottery.services.iter().rposition(|service| service.info.is_some()).unwrap_or_default();
         let message = format!(
             "{} services and what they say to clients take {bytes} bytes, where {room} go into a datagram",
             lottery.services.len()
         );
-        let problem =
-            ConfigDiagnostic::error(spots.key("service").item(last).key("info").value_span(), message);
-        found.push(problem.hint("say less, or start a second daemon"));
+        let problem = ConfigDiagnostic::error(
+            root_spans.key("service").item(last_index).key("info").value_span(),
+            message,
+        );
+        diagnostics.push(problem.hint("say less, or start a second daemon"));
     }
-    admin_endpoints::check(&lottery.admin.control_section(), spots.key("admin"), found);
-    let mut known: HashMap<u32, usize> = HashMap::new();
+    admin_endpoints::check(&lottery.admin.control_section(), root_spans.key("admin"), diagnostics);
+    let mut numbers_seen: HashMap<u32, usize> = HashMap::new();
     for (index, service) in lottery.services.iter().enumerate() {
-        let spot = spots.key("service").item(index);
-        if let Some(first) = known.insert(service.number(), index) {
-            let also = spots.key("service").item(first).key("name").value_span();
+        let spans = root_spans.key("service").item(index);
+        if let Some(first) = numbers_seen.insert(service.number(), index) {
+            let first_span = root_spans.key("service").item(first).key("name").value_span();
             let message = format!("a second service with the number {}", service.number());
-            found.push(
-                ConfigDiagnostic::error(spot.key("name").value_span(), message)
-                    .with_related(also, "the first is here"),
+            diagnostics.push(
+                ConfigDiagnostic::error(spans.key("name").value_span(), message)
+                    .with_related(first_span, "the first is here"),
             );
         }
-        if let Some(load) = service.load.as_ref().filter(|_| !spot.is_broken("load")) {
-            expression::check(load, spot.key("load"), text, found);
+        if let Some(load) = service.load.as_ref().filter(|_| !spans.is_broken("load")) {
+            expression::check(load, spans.key("load"), text, diagnostics);
         }
-        for (key, other, alone) in [
+        for (key, other_key, is_alone) in [
             ("scrape", "metrics", service.scrape.is_some() && service.metrics.is_empty()),
             ("metrics", "scrape", service.scrape.is_none() && !service.metrics.is_empty()),
         ] {
-            if alone && !spot.is_broken(other) {
-                let problem =
-                    ConfigDiagnostic::error(spot.key(key).value_span(), format!("`{key}` without `{other}`"));
-                found.push(problem.hint(match other {
+            if is_alone && !spans.is_broken(other_key) {
+                let problem = ConfigDiagnostic::error(
+                    spans.key(key).value_span(),
+                    format!("`{key}` without `{other_key}`"),
+                );
+                diagnostics.push(problem.hint(match other_key {
                     "metrics" => "add metrics = [\"NAME=SERIES\"] with what to take from the page",
                     _ => "add scrape = \"http://HOST:PORT/PATH\" with the page that they are on",
                 }));
             }
         }
         let Some(health) = &service.health else { continue };
-        let place = spot.key("health");
+        let health_spans = spans.key("health");
         let hint = "add http = \"/healthz\", grpc = \"\" or tcp = true";
-        health::check(health, place, "[service.health]", hint, found);
+        health::check(health, health_spans, "[service.health]", hint, diagnostics);
         if health.iiop {
             let problem = ConfigDiagnostic::error(
-                place.key_span("iiop"),
+                health_spans.key_span("iiop"),
                 "a lottery daemon checks by http, grpc or tcp",
             );
-            found.push(problem.hint("it knows no object to ask for: write tcp = true"));
+            diagnostics.push(problem.hint("it knows no object to ask for: write tcp = true"));
         }
     }
 }
@@ -325,8 +337,8 @@ impl ServiceConfig {
 
 /// Returns the prefix of the numbers of a service.
 pub fn prefix(service: &str) -> String {
-    let fit = |char: char| if char.is_ascii_alphanumeric() || "_.:".contains(char) { char } else { '_' };
-    service.chars().map(fit).chain(['.']).collect()
+    let sanitize = |char: char| if char.is_ascii_alphanumeric() || "_.:".contains(char) { char } else { '_' };
+    service.chars().map(sanitize).chain(['.']).collect()
 }
 
 impl LotteryFile {
@@ -358,23 +370,24 @@ impl LotteryFile {
             }
         }
         let mut problems = Vec::new();
-        let mut find = |address: &MemberAddress, spot: &SpanTree| match resolve(address) {
-            Ok(found) => Some(found),
+        let mut resolve_address = |address: &MemberAddress, spans: &SpanTree| match resolve(address) {
+            Ok(resolved) => Some(resolved),
             Err(error) => {
                 let message = format!("cannot look up `{}`: {error}", address.host);
                 let hint = "correct the name, or write an IP address";
-                problems.push(ConfigDiagnostic::error(spot.value_span(), message).hint(hint));
+                problems.push(ConfigDiagnostic::error(spans.value_span(), message).hint(hint));
                 None
             }
         };
         let lottery = &self.lottery;
-        let address = lottery.address.as_ref().and_then(|address| find(address, self.spans.key("address")));
+        let address =
+            lottery.address.as_ref().and_then(|address| resolve_address(address, self.spans.key("address")));
         let services = lottery.services.iter().enumerate().filter_map(|(index, service)| {
-            let spot = self.spans.key("service").item(index).key("server");
+            let spans = self.spans.key("service").item(index).key("server");
             Some(cluster::LotteryService {
                 name: service.name.0.as_str().into(),
                 id: service.number(),
-                server: find(&service.server, spot)?,
+                server: resolve_address(&service.server, spans)?,
                 capacity: service.capacity,
                 info: service.info.as_ref().map_or_else(|| [].into(), |info| info.0.as_bytes().into()),
                 check: service.health.as_ref().map(|health| check_of(health, &service.server)),
@@ -433,9 +446,9 @@ mod tests {
 
     const SHORT: &str = "member = 3\nlisten = \"127.0.0.1:7447\"\nkeys = \"/etc/plimsoll/lottery.keys\"\n";
 
-    fn wrong(text: &str) -> String {
-        let read = read_lottery_text("lottery.toml", text.as_bytes().to_vec());
-        read.expect_err("it is wrong").to_string()
+    fn errors_of(text: &str) -> String {
+        let outcome = read_lottery_text("lottery.toml", text.as_bytes().to_vec());
+        outcome.expect_err("it is wrong").to_string()
     }
 
     #[test]
@@ -455,26 +468,26 @@ mod tests {
             format!("[[service]]\nname = \"s{number}\"\nserver = \"10.0.0.1:80\"\ninfo = \"{info}\"\n")
         };
         let services = |count: usize, len: usize| {
-            let all: String = (0..count).map(|number| service(number, &"x".repeat(len))).collect();
-            format!("{SHORT}{all}")
+            let services_text: String = (0..count).map(|number| service(number, &"x".repeat(len))).collect();
+            format!("{SHORT}{services_text}")
         };
-        let read = |text: String| read_lottery_text("lottery.toml", text.into());
-        let file = read(services(15, 48)).expect("they fit");
+        let read_text = |text: String| read_lottery_text("lottery.toml", text.into());
+        let file = read_text(services(15, 48)).expect("they fit");
         let keys: KeyRing = format!("1 {}", "0".repeat(64)).parse().expect("a key");
         let settings = file.settings(keys, super::super::look_up).expect("addresses");
         assert_eq!(*settings.services[14].info, [b'x'; 48]);
-        let found = wrong(&services(16, 48));
+        let error_text = errors_of(&services(16, 48));
         assert!(
-            found.contains("16 services and what they say to clients take 1226 bytes, where 1155"),
-            "{found}"
+            error_text.contains("16 services and what they say to clients take 1226 bytes, where 1155"),
+            "{error_text}"
         );
-        let found = wrong(&services(1, 49));
-        assert!(found.contains("has 49 bytes, where 48 have room in an answer"), "{found}");
+        let error_text = errors_of(&services(1, 49));
+        assert!(error_text.contains("has 49 bytes, where 48 have room in an answer"), "{error_text}");
     }
 
     #[test]
     fn what_is_wrong_is_shown_where_it_is() {
-        insta::assert_snapshot!(wrong(&format!(
+        insta::assert_snapshot!(errors_of(&format!(
             "{}peers = [\"10.0.0.2\"]\nmulticast = \"239.1.1.1:7447\"\n\
              [[service]]\nname = \"web\"\nserver = \"10.0.0.1:80\"\nload = \"cpu +\"\n\
              [service.health]\niiop = true\n\

@@ -46,25 +46,27 @@ fn schema() -> &'static Schema {
 /// # Errors
 /// Fails with the mistake on one line, with its place.
 pub(super) fn toml(name: &str, text: &[u8]) -> Result<Vec<UnresolvedMember>, String> {
-    let held = read_checked::<MemberListFile>(schema(), name, text.to_vec())
+    let checked = read_checked::<MemberListFile>(schema(), name, text.to_vec())
         .map_err(|problems| problems.headline())?;
-    let CheckedValue { value, spans: spots, problems: mut list, source } = held;
-    let mut seen = BTreeSet::new();
-    let mut stated = Vec::new();
+    let CheckedValue { value, spans: root_spans, problems: mut diagnostics, source } = checked;
+    let mut seen_addresses = BTreeSet::new();
+    let mut members = Vec::new();
     for (index, entry) in value.members.into_iter().enumerate() {
-        let (entry, at) = match entry {
-            MemberListEntry::Address(address) => (from_address(address), spots.key("members").item(index)),
+        let (entry, span) = match entry {
+            MemberListEntry::Address(address) => {
+                (from_address(address), root_spans.key("members").item(index))
+            }
             MemberListEntry::Table(table) => {
-                (table.into_stated(), spots.key("members").item(index).key("address"))
+                (table.into_stated(), root_spans.key("members").item(index).key("address"))
             }
         };
-        if !seen.insert((entry.host.clone(), entry.port)) {
-            list.push(ConfigDiagnostic::error(at.value_span(), duplicate_error(&entry)));
+        if !seen_addresses.insert((entry.host.clone(), entry.port)) {
+            diagnostics.push(ConfigDiagnostic::error(span.value_span(), duplicate_error(&entry)));
         }
-        stated.push(entry);
+        members.push(entry);
     }
-    let problems = ConfigDiagnostics::new(source, list);
-    if problems.has_errors() { Err(problems.headline()) } else { Ok(stated) }
+    let problems = ConfigDiagnostics::new(source, diagnostics);
+    if problems.has_errors() { Err(problems.headline()) } else { Ok(members) }
 }
 
 #[cfg(test)]
@@ -73,10 +75,11 @@ mod tests {
 
     use super::*;
 
-    fn shown(list: Result<Vec<UnresolvedMember>, String>) -> String {
-        let one =
-            |one: &UnresolvedMember| format!("{}:{}*{}/{:?}", one.host, one.port, one.capacity, one.limit);
-        list.unwrap().iter().map(one).collect::<Vec<_>>().join(" ")
+    fn describe(result: Result<Vec<UnresolvedMember>, String>) -> String {
+        let describe_member = |member: &UnresolvedMember| {
+            format!("{}:{}*{}/{:?}", member.host, member.port, member.capacity, member.limit)
+        };
+        result.unwrap().iter().map(describe_member).collect::<Vec<_>>().join(" ")
     }
 
     const EXPECTED: &str = "10.0.0.1:80*1/None b:81*2.5/Some(9)";
@@ -85,21 +88,25 @@ mod tests {
     fn lists_are_written_as_in_the_configuration() {
         let text = "# ours\nmembers = [\"10.0.0.1:80\", \
             { address = \"B:81\", capacity = 2.5, max_connections = 9 }]\n";
-        assert_eq!(shown(toml("x", text.as_bytes())), EXPECTED);
-        assert_eq!(shown(toml("x", b"members = []")), "");
+        assert_eq!(describe(toml("x", text.as_bytes())), EXPECTED);
+        assert_eq!(describe(toml("x", b"members = []")), "");
     }
 
     #[test]
     fn lists_of_json() {
-        let list = r#"["10.0.0.1:80", {"address": "B:81", "capacity": 2.5, "max_connections": 9}]"#;
-        for read in [json, answer] {
-            assert_eq!(shown(read("x", list.as_bytes())), EXPECTED);
-            assert_eq!(shown(read("x", format!("{{\"members\": {list}}}").as_bytes())), EXPECTED);
-            assert_eq!(shown(read("x", b" [] ")), "");
+        let list_text = r#"["10.0.0.1:80", {"address": "B:81", "capacity": 2.5, "max_connections": 9}]"#;
+        for parse_list in [json, answer] {
+            assert_eq!(describe(parse_list("x", list_text.as_bytes())), EXPECTED);
+            assert_eq!(
+                describe(parse_list("x", format!("{{\"members\": {list_text}}}").as_bytes())),
+                EXPECTED
+            );
+            assert_eq!(describe(parse_list("x", b" [] ")), "");
         }
-        let more = br#"{"index": [7], "members": [{"id": {"a": 1}, "address": "b:81", "capacity": 2}]}"#;
-        assert_eq!(shown(answer("x", more)), "b:81*2/None");
-        assert!(json("x", more).is_err());
+        let with_other_keys =
+            br#"{"index": [7], "members": [{"id": {"a": 1}, "address": "b:81", "capacity": 2}]}"#;
+        assert_eq!(describe(answer("x", with_other_keys)), "b:81*2/None");
+        assert!(json("x", with_other_keys).is_err());
     }
 
     #[test]
@@ -111,27 +118,27 @@ mod tests {
             "{\"address\": \"a:1\", \"zone\": 7}",
             "{\"Op\":0,\"Addr\":\"a:1\",\"Metadata\":null}",
         ] {
-            assert_eq!(shown(value("/web/1", text.as_bytes())), "a:1*1/None", "{text}");
+            assert_eq!(describe(value("/web/1", text.as_bytes())), "a:1*1/None", "{text}");
         }
         assert_eq!(
-            shown(value("k", b"{\"address\":\"a:1\",\"capacity\":2.5,\"max_connections\":9}")),
+            describe(value("k", b"{\"address\":\"a:1\",\"capacity\":2.5,\"max_connections\":9}")),
             "a:1*2.5/Some(9)"
         );
-        for (text, why) in [
+        for (text, expected) in [
             ("", "/web/1: `` has no port"),
             ("a", "/web/1: `a` has no port"),
             ("{\"Addr\": 7}", "/web/1:1:"),
             ("[\"a:1\"]", "/web/1: `[\"a:1\"]` "),
             ("<html>", "/web/1: `<html>` "),
         ] {
-            let said = value("/web/1", text.as_bytes()).unwrap_err();
-            assert!(said.contains(why) && !said.contains('\n'), "{text}: {said}");
+            let error = value("/web/1", text.as_bytes()).unwrap_err();
+            assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
         }
     }
 
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
-        for (text, why) in [
+        for (text, expected) in [
             ("members = [\n\"a:1\",\n  \"b\"]", "web:3:3: `members`: `b` has no port"),
             ("members = [{ address = \"a:1\", capacty = 2 }]", "web:1:31: unknown key `capacty`"),
             (
@@ -142,10 +149,10 @@ mod tests {
             ("[members", "web:1:9: "),
             ("", "missing key `members`"),
         ] {
-            let said = toml("web", text.as_bytes()).unwrap_err();
-            assert!(said.contains(why) && !said.contains('\n'), "{text}: {said}");
+            let error = toml("web", text.as_bytes()).unwrap_err();
+            assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
         }
-        for (text, why) in [
+        for (text, expected) in [
             ("[\n\"a:1\",\n  \"b\"]", "web:3:5: `b` has no port"),
             ("[{\"address\": \"a:1\", \"capacty\": 2}]", "web:1:29: unknown field `capacty`"),
             ("[{\"address\": \"a:1\", \"capacity\": 0}]", "`capacity` must be from 0.001"),
@@ -160,8 +167,8 @@ mod tests {
             ("<html>", "web:1:1: expected value"),
             ("", "web:1:0: EOF"),
         ] {
-            let said = json("web", text.as_bytes()).unwrap_err();
-            assert!(said.contains(why) && !said.contains('\n'), "{text}: {said}");
+            let error = json("web", text.as_bytes()).unwrap_err();
+            assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
         }
     }
 

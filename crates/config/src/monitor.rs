@@ -204,8 +204,8 @@ impl FromStr for MonitorUrl {
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let path: ProbePath = if path.is_empty() { "/" } else { path }.parse()?;
-        let ported = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-        let address = if ported { authority.to_owned() } else { format!("{authority}:80") };
+        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        let address = if has_port { authority.to_owned() } else { format!("{authority}:80") };
         let MemberAddress { host, port } = address.parse()?;
         Ok(Self { host, port, path: path.0 })
     }
@@ -219,31 +219,36 @@ impl fmt::Display for MonitorUrl {
 }
 
 /// Checks its keys against one another.
-pub(super) fn check(monitor: &MonitorConfig, spot: &SpanTree, text: &str, found: &mut Vec<ConfigDiagnostic>) {
-    if !spot.is_broken("metric") {
-        expression::check_metric(monitor, spot, text, found);
+pub(super) fn check(
+    monitor: &MonitorConfig,
+    spans: &SpanTree,
+    text: &str,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
+) {
+    if !spans.is_broken("metric") {
+        expression::check_metric(monitor, spans, text, diagnostics);
     }
-    if spot.is_broken("source") {
+    if spans.is_broken("source") {
         return;
     }
-    for key in ["port", "path"].into_iter().filter(|key| spot.has_key("url") && spot.has_key(key)) {
+    for key in ["port", "path"].into_iter().filter(|key| spans.has_key("url") && spans.has_key(key)) {
         let message = format!("either `url` or `{key}`, not both");
-        found.push(
-            ConfigDiagnostic::error(spot.key_span(key), message)
-                .with_related(spot.key_span("url"), "this says where to ask"),
+        diagnostics.push(
+            ConfigDiagnostic::error(spans.key_span(key), message)
+                .with_related(spans.key_span("url"), "this says where to ask"),
         );
     }
-    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spot.has_key(key)) {
+    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spans.has_key(key)) {
         if !monitor.source.is_polled() {
             let message = format!("`{key}` has no effect: nobody is asked");
-            let problem = ConfigDiagnostic::warning(spot.key_span(key), message);
-            found.push(problem.hint("sources that are asked: pull, prometheus, orca-oob"));
+            let problem = ConfigDiagnostic::warning(spans.key_span(key), message);
+            diagnostics.push(problem.hint("sources that are asked: pull, prometheus, orca-oob"));
         } else if !monitor.source.keys().contains(&key) {
             let message = format!(
                 "`{key}` has no effect: of members that report on a stream each is asked for its own"
             );
-            let problem = ConfigDiagnostic::warning(spot.key_span(key), message);
-            found.push(problem.hint("source = \"orca-oob\" has `port` and `timeout`"));
+            let problem = ConfigDiagnostic::warning(spans.key_span(key), message);
+            diagnostics.push(problem.hint("source = \"orca-oob\" has `port` and `timeout`"));
         }
     }
 }
@@ -254,18 +259,18 @@ mod tests {
 
     #[test]
     fn urls_of_monitors() {
-        for (text, shown) in [
+        for (text, displayed) in [
             ("http://Monitor.internal:9000/load?m={member}", "http://monitor.internal:9000/load?m={member}"),
             ("http://10.0.0.1", "http://10.0.0.1:80/"),
             ("http://[2001:DB8::1]/x", "http://[2001:db8::1]:80/x"),
             ("http://[::1]:81", "http://[::1]:81/"),
         ] {
-            assert_eq!(text.parse::<MonitorUrl>().unwrap().to_string(), shown);
+            assert_eq!(text.parse::<MonitorUrl>().unwrap().to_string(), displayed);
         }
-        for bad in
+        for invalid in
             ["", "https://a/", "http://", "http:///x", "http://a:0/", "http://a b/", "http://a/b c", "a:80"]
         {
-            assert!(bad.parse::<MonitorUrl>().is_err(), "{bad}");
+            assert!(invalid.parse::<MonitorUrl>().is_err(), "{invalid}");
         }
     }
 }

@@ -21,60 +21,68 @@ impl OcspResponse {
     /// # Errors
     /// Fails with the reason, for people.
     pub(super) fn read(der: &[u8]) -> Result<Self, String> {
-        const NONE: &str = "it is no OCSP response in DER form";
-        let answer = parse_der(der, |reader| {
-            reader.read_sequence(|parts| {
-                let status = parts.next().read_enum()?;
-                let body = parts.read_optional(|body| {
+        const NOT_OCSP: &str = "it is no OCSP response in DER form";
+        let response = parse_der(der, |reader| {
+            reader.read_sequence(|fields| {
+                let status = fields.next().read_enum()?;
+                let body = fields.read_optional(|body| {
                     body.read_tagged(Tag::context(0), |body| {
-                        body.read_sequence(|parts| {
-                            parts.next().read_oid()?;
-                            parts.next().read_bytes()
+                        body.read_sequence(|fields| {
+                            fields.next().read_oid()?;
+                            fields.next().read_bytes()
                         })
                     })
                 })?;
                 Ok((status, body))
             })
         });
-        match answer {
-            Ok((0, Some(body))) => parse_der(&body, basic).ok().flatten().ok_or_else(|| NONE.to_owned()),
-            Ok((0, None)) | Err(_) => Err(NONE.to_owned()),
+        match response {
+            Ok((0, Some(body))) => {
+                parse_der(&body, read_basic_response).ok().flatten().ok_or_else(|| NOT_OCSP.to_owned())
+            }
+            Ok((0, None)) | Err(_) => Err(NOT_OCSP.to_owned()),
             Ok((status, _)) => Err(format!("the authority gave no answer in it (status {status})")),
         }
     }
 }
 
 /// Reads the first answer of a basic response.
-fn basic(reader: BERReader<'_, '_>) -> ASN1Result<Option<OcspResponse>> {
-    reader.read_sequence(|parts| {
-        let found = parts.next().read_sequence(|data| {
-            data.read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
+fn read_basic_response(reader: BERReader<'_, '_>) -> ASN1Result<Option<OcspResponse>> {
+    reader.read_sequence(|fields| {
+        let first_response = fields.next().read_sequence(|data| {
+            data.read_optional(|version| {
+                version.read_tagged(Tag::context(0), |version_reader| version_reader.read_u8())
+            })?;
             // The responder and the time of the response.
             data.next().read_der()?;
             data.next().read_der()?;
-            let answers = data.next().collect_sequence_of(single)?;
-            data.read_optional(|part| part.read_der())?;
-            Ok(answers.into_iter().next())
+            let responses = data.next().collect_sequence_of(read_single_response)?;
+            data.read_optional(|optional| optional.read_der())?;
+            Ok(responses.into_iter().next())
         })?;
         // Algorithm, signature, certificates.
-        parts.next().read_der()?;
-        parts.next().read_der()?;
-        parts.read_optional(|part| part.read_der())?;
-        Ok(found)
+        fields.next().read_der()?;
+        fields.next().read_der()?;
+        fields.read_optional(|optional| optional.read_der())?;
+        Ok(first_response)
     })
 }
 
-fn single(reader: BERReader<'_, '_>) -> ASN1Result<OcspResponse> {
-    reader.read_sequence(|parts| {
+fn read_single_response(reader: BERReader<'_, '_>) -> ASN1Result<OcspResponse> {
+    reader.read_sequence(|fields| {
         // The id of the certificate.
-        parts.next().read_der()?;
-        let status = parts.next().read_der()?;
-        parts.next().read_generalized_time()?;
-        let until = parts
-            .read_optional(|until| until.read_tagged(Tag::context(0), |time| time.read_generalized_time()))?;
-        parts.read_optional(|part| part.read_der())?;
+        fields.next().read_der()?;
+        let status = fields.next().read_der()?;
+        fields.next().read_generalized_time()?;
+        let next_update = fields.read_optional(|next_update| {
+            next_update.read_tagged(Tag::context(0), |time| time.read_generalized_time())
+        })?;
+        fields.read_optional(|optional| optional.read_der())?;
         // `[0] IMPLICIT NULL`.
-        Ok(OcspResponse { is_good: status.first() == Some(&0x80), valid_until: until.and_then(system_time) })
+        Ok(OcspResponse {
+            is_good: status.first() == Some(&0x80),
+            valid_until: next_update.and_then(system_time),
+        })
     })
 }
 
@@ -91,40 +99,40 @@ pub(super) mod tests {
     use super::*;
 
     /// Returns an unsigned response: `status` is that of the response, `[0]` or another answer, and its end.
-    pub(crate) fn response(status: i64, answer: &[u8], until: Option<SystemTime>) -> Vec<u8> {
-        let time = |at: SystemTime| GeneralizedTime::from_datetime(at.into());
+    pub(crate) fn response(status: i64, status_der: &[u8], next_update: Option<SystemTime>) -> Vec<u8> {
+        let time = |instant: SystemTime| GeneralizedTime::from_datetime(instant.into());
         let basic = construct_der(|writer| {
-            writer.write_sequence(|parts: &mut DERWriterSeq<'_>| {
-                parts.next().write_sequence(|data| {
+            writer.write_sequence(|fields: &mut DERWriterSeq<'_>| {
+                fields.next().write_sequence(|data| {
                     // The responder by the hash of a key.
-                    data.next().write_tagged(Tag::context(2), |by| by.write_bytes(&[7; 20]));
+                    data.next().write_tagged(Tag::context(2), |responder| responder.write_bytes(&[7; 20]));
                     data.next().write_generalized_time(&time(UNIX_EPOCH));
-                    data.next().write_sequence_of(|answers| {
-                        answers.next().write_sequence(|single| {
-                            single.next().write_sequence(|_| {});
-                            single.next().write_der(answer);
-                            single.next().write_generalized_time(&time(UNIX_EPOCH));
-                            if let Some(until) = until {
-                                single.next().write_tagged(Tag::context(0), |at| {
-                                    at.write_generalized_time(&time(until));
+                    data.next().write_sequence_of(|responses_writer| {
+                        responses_writer.next().write_sequence(|single_writer| {
+                            single_writer.next().write_sequence(|_| {});
+                            single_writer.next().write_der(status_der);
+                            single_writer.next().write_generalized_time(&time(UNIX_EPOCH));
+                            if let Some(next_update) = next_update {
+                                single_writer.next().write_tagged(Tag::context(0), |time_writer| {
+                                    time_writer.write_generalized_time(&time(next_update));
                                 });
                             }
                         });
                     });
                 });
-                parts.next().write_sequence(|_| {});
-                parts.next().write_bitvec_bytes(&[0; 8], 64);
+                fields.next().write_sequence(|_| {});
+                fields.next().write_bitvec_bytes(&[0; 8], 64);
             });
         });
         construct_der(|writer| {
-            writer.write_sequence(|parts| {
-                parts.next().write_enum(status);
+            writer.write_sequence(|fields| {
+                fields.next().write_enum(status);
                 if status == 0 {
-                    parts.next().write_tagged(Tag::context(0), |body| {
-                        body.write_sequence(|parts| {
+                    fields.next().write_tagged(Tag::context(0), |body| {
+                        body.write_sequence(|fields| {
                             let kind = ObjectIdentifier::from_slice(&[1, 3, 6, 1, 5, 5, 7, 48, 1, 1]);
-                            parts.next().write_oid(&kind);
-                            parts.next().write_bytes(&basic);
+                            fields.next().write_oid(&kind);
+                            fields.next().write_bytes(&basic);
                         });
                     });
                 }
@@ -134,23 +142,24 @@ pub(super) mod tests {
 
     #[test]
     fn an_answer_is_read() {
-        let until = UNIX_EPOCH + Duration::from_secs(2_000_000_000);
-        let read = |answer: &[u8], until| OcspResponse::read(&response(0, answer, until));
+        let next_update = UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+        let read_response =
+            |status_der: &[u8], next_update| OcspResponse::read(&response(0, status_der, next_update));
         assert_eq!(
-            read(&[0x80, 0], Some(until)),
-            Ok(OcspResponse { is_good: true, valid_until: Some(until) })
+            read_response(&[0x80, 0], Some(next_update)),
+            Ok(OcspResponse { is_good: true, valid_until: Some(next_update) })
         );
-        assert_eq!(read(&[0x80, 0], None), Ok(OcspResponse { is_good: true, valid_until: None }));
-        assert_eq!(read(&[0x82, 0], None), Ok(OcspResponse { is_good: false, valid_until: None }));
+        assert_eq!(read_response(&[0x80, 0], None), Ok(OcspResponse { is_good: true, valid_until: None }));
+        assert_eq!(read_response(&[0x82, 0], None), Ok(OcspResponse { is_good: false, valid_until: None }));
     }
 
     #[test]
     fn what_is_none_is_told() {
         assert!(OcspResponse::read(&response(6, &[0x80, 0], None)).unwrap_err().contains("status 6"));
-        let whole = response(0, &[0x80, 0], None);
-        for length in 0..whole.len() {
+        let valid_response = response(0, &[0x80, 0], None);
+        for length in 0..valid_response.len() {
             assert!(
-                OcspResponse::read(&whole[..length]).unwrap_err().contains("no OCSP response"),
+                OcspResponse::read(&valid_response[..length]).unwrap_err().contains("no OCSP response"),
                 "{length}"
             );
         }

@@ -226,7 +226,7 @@ pub struct GroupScaling {
 impl ScalerConfig {
     /// Returns the providers that are set; none or several is an error.
     fn providers(&self) -> Vec<&'static str> {
-        let set = [
+        let provider_flags = [
             ("command", self.command.is_some()),
             ("process", self.process.is_some()),
             ("systemd", self.systemd.is_some()),
@@ -236,37 +236,37 @@ impl ScalerConfig {
             ("kubernetes", self.kubernetes.is_some()),
             ("advice", self.advice),
         ];
-        set.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect()
+        provider_flags.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| *name).collect()
     }
 
     /// Returns the settings of its processes, if it has any.
     fn process(&self) -> Option<Cow<'_, ProcessProvider>> {
-        let written = self.process.as_ref().map(Cow::Borrowed);
-        written.or_else(|| Some(Cow::Owned(ProcessProvider::of(self.command.clone()?))))
+        let configured = self.process.as_ref().map(Cow::Borrowed);
+        configured.or_else(|| Some(Cow::Owned(ProcessProvider::of(self.command.clone()?))))
     }
 
     fn kind(&self) -> ProviderKind {
-        let named = None
+        let configured_kind = None
             .or_else(|| self.process().as_deref().map(ProcessProvider::kind))
             .or_else(|| self.systemd.as_ref().map(SystemdProvider::kind))
             .or_else(|| self.exec.as_ref().map(ExecProvider::kind))
             .or_else(|| self.webhook.as_ref().map(WebhookProvider::kind))
             .or_else(|| self.docker.as_ref().map(DockerProvider::kind))
             .or_else(|| self.kubernetes.as_ref().map(KubernetesProvider::kind));
-        named.unwrap_or(ProviderKind::Advice)
+        configured_kind.unwrap_or(ProviderKind::Advice)
     }
 
     /// Returns its source of members, if it starts each of them.
     pub(super) fn source(&self) -> Option<SourceSettings> {
         let provider = self.kind().name();
-        let each = !matches!(provider, "kubernetes" | "advice");
+        let accepts_addresses = !matches!(provider, "kubernetes" | "advice");
         let kind = sources::SourceKind::Scaler(ScaledSettings { provider });
-        each.then_some(SourceSettings { kind, allow_empty: true, hold_time: Duration::ZERO })
+        accepts_addresses.then_some(SourceSettings { kind, allow_empty: true, hold_time: Duration::ZERO })
     }
 
     fn scaling(&self, group: &GroupConfig) -> GroupScaling {
         let ScalerTarget { utilization, response_time, head_room } = &self.target;
-        let seconds = response_time.map(|goal| ScaleTarget::ResponseTime(goal.0.as_secs_f64()));
+        let seconds = response_time.map(|target_time| ScaleTarget::ResponseTime(target_time.0.as_secs_f64()));
         let target = utilization
             .map(ScaleTarget::Utilization)
             .or(seconds)
@@ -309,100 +309,104 @@ impl ConfigFile {
 }
 
 /// Checks a group's scaler.
-pub(super) fn check(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check(group: &GroupConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     let Some(scaler) = &group.scaler else { return };
-    let at = spot.key_span("scaler");
-    let of_group = spot;
-    let spot = spot.key("scaler");
+    let scaler_span = spans.key_span("scaler");
+    let group_spans = spans;
+    let spans = spans.key("scaler");
     if group.lottery.is_some() {
-        let problem = ConfigDiagnostic::error(at, "either `scaler` or `lottery`, not both");
-        found
-            .push(problem.with_related(of_group.key_span("lottery"), "its members are those that are drawn"));
+        let problem = ConfigDiagnostic::error(scaler_span, "either `scaler` or `lottery`, not both");
+        diagnostics.push(
+            problem.with_related(group_spans.key_span("lottery"), "its members are those that are drawn"),
+        );
         return;
     }
-    if scaler.min > scaler.max && !spot.is_broken("min") && !spot.is_broken("max") {
+    if scaler.min > scaler.max && !spans.is_broken("min") && !spans.is_broken("max") {
         let message = format!("`min` ({}) must not be above `max` ({})", scaler.min, scaler.max);
-        let key = if spot.has_key("min") { "min" } else { "max" };
-        found.push(ConfigDiagnostic::error(spot.key(key).value_span(), message));
+        let key = if spans.has_key("min") { "min" } else { "max" };
+        diagnostics.push(ConfigDiagnostic::error(spans.key(key).value_span(), message));
     }
     let ScalerTarget { utilization, response_time, head_room } = &scaler.target;
-    let aims = [utilization.is_some(), response_time.is_some(), head_room.is_some()];
-    let aims = aims.iter().filter(|set| **set).count();
-    let target = spot.key("target");
-    let wrong = spot.is_broken("target")
+    let target_flags = [utilization.is_some(), response_time.is_some(), head_room.is_some()];
+    let target_count = target_flags.iter().filter(|is_set| **is_set).count();
+    let target = spans.key("target");
+    let is_target_broken = spans.is_broken("target")
         || ["utilization", "response_time", "head_room"].iter().any(|key| target.is_broken(key));
-    if aims != 1 && !wrong {
-        let message =
-            if aims == 0 { "`target` aims at nothing" } else { "`target` aims at more than one thing" };
+    if target_count != 1 && !is_target_broken {
+        let message = if target_count == 0 {
+            "`target` aims at nothing"
+        } else {
+            "`target` aims at more than one thing"
+        };
         let hint = "write { utilization = 0.7 }, { response_time = \"50ms\" } or { head_room = 0.3 }";
-        found.push(ConfigDiagnostic::error(target.value_span(), message).hint(hint));
+        diagnostics.push(ConfigDiagnostic::error(target.value_span(), message).hint(hint));
     }
-    check_provider(scaler, group, (of_group, spot), found);
+    check_provider(scaler, group, (group_spans, spans), diagnostics);
 }
 
 fn check_provider(
     scaler: &ScalerConfig,
     group: &GroupConfig,
-    (of_group, spot): (&SpanTree, &SpanTree),
-    found: &mut Vec<ConfigDiagnostic>,
+    (group_spans, spans): (&SpanTree, &SpanTree),
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) {
     let providers = scaler.providers();
     const ALL: [&str; 8] =
         ["command", "process", "systemd", "exec", "webhook", "docker", "kubernetes", "advice"];
-    if ALL.iter().any(|key| spot.is_broken(key)) {
+    if ALL.iter().any(|key| spans.is_broken(key)) {
         return;
     }
     let provider = match providers.as_slice() {
-        [one] => *one,
+        [only_provider] => *only_provider,
         [] => {
             let problem = ConfigDiagnostic::error(
-                of_group.key_span("scaler"),
+                group_spans.key_span("scaler"),
                 "a scaler without anybody who starts members",
             );
-            found.push(problem.hint(
+            diagnostics.push(problem.hint(
                 "add command = [\"…\", \"{port}\"] for servers on this machine, or one of the tables \
                  process, systemd, exec, webhook, docker, kubernetes, or \
                  advice = true",
             ));
             return;
         }
-        [first, second, ..] => {
+        [first_provider, second_provider, ..] => {
             let problem = ConfigDiagnostic::error(
-                spot.key_span(second),
-                format!("either `{first}` or `{second}`, not both"),
+                spans.key_span(second_provider),
+                format!("either `{first_provider}` or `{second_provider}`, not both"),
             );
-            found.push(problem.with_related(spot.key_span(first), "here"));
+            diagnostics.push(problem.with_related(spans.key_span(first_provider), "here"));
             return;
         }
     };
-    let found_otherwise = matches!(provider, "kubernetes" | "advice");
-    if found_otherwise
+    let finds_members = matches!(provider, "kubernetes" | "advice");
+    if finds_members
         && group.members.is_empty()
         && group.discover.is_empty()
-        && !of_group.is_broken("members")
-        && !of_group.is_broken("discover")
+        && !group_spans.is_broken("members")
+        && !group_spans.is_broken("discover")
     {
         let message = format!("`{provider}` does not say who the members are, and nobody else does");
         let hint = "add [[group.discover]], such as the name of a headless service as dns, or members";
-        found.push(ConfigDiagnostic::error(spot.key_span(provider), message).hint(hint));
+        diagnostics.push(ConfigDiagnostic::error(spans.key_span(provider), message).hint(hint));
     }
-    if !found_otherwise && group.health.is_none() && !of_group.is_broken("health") {
+    if !finds_members && group.health.is_none() && !group_spans.is_broken("health") {
         let message =
             "a member that is started would get requests before it serves: there is no [group.health]";
-        found.push(
-            ConfigDiagnostic::error(of_group.key_span("scaler"), message)
+        diagnostics.push(
+            ConfigDiagnostic::error(group_spans.key_span("scaler"), message)
                 .hint("add health = { http = \"/…\" }, grpc or tcp"),
         );
     }
-    if found_otherwise {
-        for key in ["max_connections", "on_stop", "drain"].into_iter().filter(|key| spot.has_key(key)) {
+    if finds_members {
+        for key in ["max_connections", "on_stop", "drain"].into_iter().filter(|key| spans.has_key(key)) {
             let message = format!("`{key}` has no effect: `{provider}` starts no member by itself");
-            found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
+            diagnostics.push(ConfigDiagnostic::warning(spans.key_span(key), message));
         }
     }
     // The keys of other providers' tables are here.
-    let spot = if provider == "command" { spot } else { spot.key(provider) };
-    provider::check(scaler, spot, found);
+    let spans = if provider == "command" { spans } else { spans.key(provider) };
+    provider::check(scaler, spans, diagnostics);
 }
 
 fn one_member() -> u32 {

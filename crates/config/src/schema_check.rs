@@ -27,15 +27,15 @@ pub(super) fn check<'i>(
     schema: &Value,
     table: Spanned<DeTable<'i>>,
 ) -> (DeTable<'i>, SpanTree, Vec<ConfigDiagnostic>) {
-    let mut walk = SchemaWalk { root: schema, problems: Vec::new(), path: Vec::new() };
+    let mut schema_walk = SchemaWalk { root: schema, problems: Vec::new(), path: Vec::new() };
     let span = table.span();
     let root = Spanned::new(span.clone(), DeValue::Table(table.into_inner()));
-    match walk.value(schema, "file", root) {
-        Some((value, spot)) => match value.into_inner() {
-            DeValue::Table(table) => (table, spot, walk.problems),
-            _ => (DeTable::new(), spot, walk.problems),
+    match schema_walk.value(schema, "file", root) {
+        Some((value, span_tree)) => match value.into_inner() {
+            DeValue::Table(table) => (table, span_tree, schema_walk.problems),
+            _ => (DeTable::new(), span_tree, schema_walk.problems),
         },
-        None => (DeTable::new(), SpanTree::new(span), walk.problems),
+        None => (DeTable::new(), SpanTree::new(span), schema_walk.problems),
     }
 }
 
@@ -54,13 +54,13 @@ impl<'s> SchemaWalk<'s> {
         let mut choices = Vec::new();
         self.choices(schema, &mut choices);
         let kind = kind(value.get_ref());
-        let fitting: Vec<&Value> = choices.iter().copied().filter(|choice| accepts(choice, kind)).collect();
-        let Some(&first) = fitting.first() else {
+        let accepted: Vec<&Value> = choices.iter().copied().filter(|choice| accepts(choice, kind)).collect();
+        let Some(&first) = accepted.first() else {
             let message =
                 format!("{} must be {}, not {}", quoted(key), expected(&choices), with_article(kind));
             let mut problem = ConfigDiagnostic::error(value.span(), message);
-            if let Some(list) = self.as_list(&choices, value.get_ref()) {
-                problem = problem.hint(format!("write {list}"));
+            if let Some(list_example) = self.as_list(&choices, value.get_ref()) {
+                problem = problem.hint(format!("write {list_example}"));
             } else if let Some(example) = example(&choices, value.get_ref()) {
                 problem = problem.hint(format!("write {example}"));
             }
@@ -72,13 +72,13 @@ impl<'s> SchemaWalk<'s> {
             DeValue::Table(_) => return self.table(first, key, value),
             DeValue::Array(_) => return self.array(first, key, value),
             DeValue::String(text) => {
-                if let Some(problem) = wrong_text(&fitting, key, text, &span) {
+                if let Some(problem) = check_text(&accepted, key, text, &span) {
                     self.problems.push(problem);
                     return None;
                 }
             }
             DeValue::Integer(_) | DeValue::Float(_) => {
-                if let Some(problem) = wrong_number(first, key, value.get_ref(), &span) {
+                if let Some(problem) = check_number(first, key, value.get_ref(), &span) {
                     self.problems.push(problem);
                     return None;
                 }
@@ -91,108 +91,112 @@ impl<'s> SchemaWalk<'s> {
     fn table<'i>(&mut self, schema: &'s Value, key: &str, value: Spanned<DeValue<'i>>) -> CheckedNode<'i> {
         let span = value.span();
         let DeValue::Table(table) = value.into_inner() else { return None };
-        let mut spot = SpanTree::new(span.clone());
-        let mut kept = DeTable::new();
+        let mut spans = SpanTree::new(span.clone());
+        let mut checked_table = DeTable::new();
         let properties = schema.get("properties").and_then(Value::as_object);
         let allowed: Vec<&str> = properties.into_iter().flat_map(Map::keys).map(String::as_str).collect();
         let noun = schema.get("x-noun").and_then(Value::as_str);
         let mut meant = Vec::new();
         let count = table.len();
-        for (name, inner) in table {
-            let Some(property) = properties.and_then(|all| all.get(name.get_ref().as_ref())) else {
+        for (name, property_value) in table {
+            let Some(property) =
+                properties.and_then(|properties_map| properties_map.get(name.get_ref().as_ref()))
+            else {
                 meant.extend(suggest::nearest(name.get_ref(), &allowed));
                 self.problems.push(self.unknown(noun, name.get_ref(), name.span(), &allowed));
-                spot.mark_broken(name.get_ref());
+                spans.mark_broken(name.get_ref());
                 continue;
             };
             let key = name.get_ref().clone();
             self.path.push(key.to_string());
-            let checked = self.value(property, &key, inner);
+            let checked_value = self.value(property, &key, property_value);
             self.path.pop();
-            match checked {
-                Some((inner, below)) => {
-                    if below.is_broken("") {
-                        spot.mark_broken(&key);
+            match checked_value {
+                Some((property_value, inner_spans)) => {
+                    if inner_spans.is_broken("") {
+                        spans.mark_broken(&key);
                     }
-                    spot.insert(&key, name.span(), below);
-                    kept.insert(name, inner);
+                    spans.insert(&key, name.span(), inner_spans);
+                    checked_table.insert(name, property_value);
                 }
-                None => spot.mark_broken(&key),
+                None => spans.mark_broken(&key),
             }
         }
         // A misspelt key is not missing, and a wrong one was reported.
         let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
         let required = required.filter_map(Value::as_str);
         // Another key may replace it.
-        let unless = schema.get("x-required").and_then(Value::as_object).into_iter().flatten();
-        let there =
-            |other: &Value| other.as_str().is_some_and(|other| spot.has_key(other) || spot.is_broken(other));
-        let unless = unless.filter(|(_, others)| !others.as_array().into_iter().flatten().any(there));
-        let unless = unless.map(|(name, others)| (name.as_str(), others));
-        let required: Vec<&str> = required.chain(unless.map(|(name, _)| name)).collect();
-        let mut whole = true;
-        for name in required.into_iter().filter(|name| !spot.has_key(name)) {
-            whole = false;
-            if !spot.is_broken(name) && !meant.contains(&name) {
+        let required_unless = schema.get("x-required").and_then(Value::as_object).into_iter().flatten();
+        let is_present = |other_key: &Value| {
+            other_key.as_str().is_some_and(|other_key| spans.has_key(other_key) || spans.is_broken(other_key))
+        };
+        let required_unless = required_unless
+            .filter(|(_, alternatives)| !alternatives.as_array().into_iter().flatten().any(is_present));
+        let required_unless = required_unless.map(|(name, alternatives)| (name.as_str(), alternatives));
+        let required: Vec<&str> = required.chain(required_unless.map(|(name, _)| name)).collect();
+        let mut is_complete = true;
+        for name in required.into_iter().filter(|name| !spans.has_key(name)) {
+            is_complete = false;
+            if !spans.is_broken(name) && !meant.contains(&name) {
                 let message = format!("missing key `{name}` {}", self.section());
                 let hint = properties
-                    .and_then(|all| all.get(name))
+                    .and_then(|properties_map| properties_map.get(name))
                     .map(|property| self.example_line(name, property));
                 let mut problem = ConfigDiagnostic::error(span.clone(), message);
                 problem.hint = hint;
                 self.problems.push(problem);
             }
         }
-        let bound = |name: &str| schema.get(name).and_then(Value::as_u64);
-        let too_many = bound("maxProperties").is_some_and(|most| count as u64 > most);
-        let too_few = bound("minProperties").is_some_and(|least| (count as u64) < least);
+        let bound_of = |name: &str| schema.get(name).and_then(Value::as_u64);
+        let too_many = bound_of("maxProperties").is_some_and(|max| count as u64 > max);
+        let too_few = bound_of("minProperties").is_some_and(|min| (count as u64) < min);
         if too_many || too_few {
-            let what = noun.unwrap_or("key");
-            let message = format!("{} must name exactly one {what}, not {count}", quoted(key));
+            let noun_text = noun.unwrap_or("key");
+            let message = format!("{} must name exactly one {noun_text}, not {count}", quoted(key));
             self.problems.push(ConfigDiagnostic::error(span.clone(), message));
-            whole = false;
+            is_complete = false;
         }
-        whole &= noun.is_none() || kept.len() == count;
-        whole.then(|| (Spanned::new(span, DeValue::Table(kept)), spot))
+        is_complete &= noun.is_none() || checked_table.len() == count;
+        is_complete.then(|| (Spanned::new(span, DeValue::Table(checked_table)), spans))
     }
 
     fn array<'i>(&mut self, schema: &'s Value, key: &str, value: Spanned<DeValue<'i>>) -> CheckedNode<'i> {
         let span = value.span();
         let DeValue::Array(array) = value.into_inner() else { return None };
-        let mut spot = SpanTree::new(span.clone());
-        if schema.get("minItems").and_then(Value::as_u64).is_some_and(|least| (array.len() as u64) < least) {
+        let mut spans = SpanTree::new(span.clone());
+        if schema.get("minItems").and_then(Value::as_u64).is_some_and(|min| (array.len() as u64) < min) {
             self.problems.push(ConfigDiagnostic::error(span, format!("{} must not be empty", quoted(key))));
             return None;
         }
-        let mut kept = toml::de::DeArray::new();
-        for inner in array {
-            let checked = match schema.get("items") {
-                Some(items) => self.value(items, key, inner),
+        let mut checked_items = toml::de::DeArray::new();
+        for item in array {
+            let checked_value = match schema.get("items") {
+                Some(items) => self.value(items, key, item),
                 None => None,
             };
-            match checked {
-                Some((inner, below)) => {
-                    kept.push(inner);
-                    spot.push(below);
+            match checked_value {
+                Some((item, inner_spans)) => {
+                    checked_items.push(item);
+                    spans.push(inner_spans);
                 }
                 // A mark that `table` reads: a part of this array has been left out.
-                None => spot.mark_broken(""),
+                None => spans.mark_broken(""),
             }
         }
-        Some((Spanned::new(span, DeValue::Array(kept)), spot))
+        Some((Spanned::new(span, DeValue::Array(checked_items)), spans))
     }
 
     /// Collects the alternatives of a schema, references followed.
-    fn choices(&self, schema: &'s Value, into: &mut Vec<&'s Value>) {
+    fn choices(&self, schema: &'s Value, flattened: &mut Vec<&'s Value>) {
         if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
             if let Some(target) = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)) {
-                self.choices(target, into);
+                self.choices(target, flattened);
             }
             return;
         }
-        match ["anyOf", "oneOf"].iter().find_map(|word| schema.get(word)?.as_array()) {
-            Some(list) => list.iter().for_each(|choice| self.choices(choice, into)),
-            None => into.push(schema),
+        match ["anyOf", "oneOf"].iter().find_map(|keyword| schema.get(keyword)?.as_array()) {
+            Some(alternatives) => alternatives.iter().for_each(|choice| self.choices(choice, flattened)),
+            None => flattened.push(schema),
         }
     }
 
@@ -200,18 +204,18 @@ impl<'s> SchemaWalk<'s> {
         &self,
         noun: Option<&str>,
         name: &str,
-        at: std::ops::Range<usize>,
+        span: std::ops::Range<usize>,
         allowed: &[&str],
     ) -> ConfigDiagnostic {
         if let Some(noun) = noun {
-            return ConfigDiagnostic::error(at, format!("unknown {noun} {}", quoted(name)))
+            return ConfigDiagnostic::error(span, format!("unknown {noun} {}", quoted(name)))
                 .hint(suggest::hint(name, allowed));
         }
         let hint = match self.path.last().filter(|_| allowed.is_empty()) {
             Some(table) => format!("{} has no settings: take it out", quoted(table)),
             None => suggest::hint(name, allowed),
         };
-        ConfigDiagnostic::error(at, format!("unknown key {} {}", quoted(name), self.section())).hint(hint)
+        ConfigDiagnostic::error(span, format!("unknown key {} {}", quoted(name), self.section())).hint(hint)
     }
 
     /// Returns the current table, as its header would be written.
@@ -227,9 +231,9 @@ impl<'s> SchemaWalk<'s> {
     fn as_list(&self, choices: &[&'s Value], value: &DeValue<'_>) -> Option<String> {
         let items =
             choices.iter().find_map(|choice| choice.get("items").filter(|_| accepts(choice, "array")))?;
-        let mut inner = Vec::new();
-        self.choices(items, &mut inner);
-        if !inner.iter().any(|choice| accepts(choice, kind(value))) {
+        let mut item_choices = Vec::new();
+        self.choices(items, &mut item_choices);
+        if !item_choices.iter().any(|choice| accepts(choice, kind(value))) {
             return None;
         }
         match value {
@@ -246,9 +250,9 @@ impl<'s> SchemaWalk<'s> {
         let mut choices = Vec::new();
         self.choices(schema, &mut choices);
         if let Some(items) = choices.first().and_then(|choice| choice.get("items")) {
-            let mut inner = Vec::new();
-            self.choices(items, &mut inner);
-            return inner
+            let mut item_choices = Vec::new();
+            self.choices(items, &mut item_choices);
+            return item_choices
                 .first()
                 .and_then(|choice| first_example(choice))
                 .map_or_else(String::new, |text| format!("add {name} = [{text}]"));
@@ -274,8 +278,8 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 }
 
 fn accepts(schema: &Value, kind: &str) -> bool {
-    let wanted = schema.get("type").and_then(Value::as_str).unwrap_or_default();
-    wanted == kind || (wanted == "number" && kind == "integer")
+    let schema_type = schema.get("type").and_then(Value::as_str).unwrap_or_default();
+    schema_type == kind || (schema_type == "number" && kind == "integer")
 }
 
 fn with_article(kind: &str) -> &'static str {
@@ -292,21 +296,21 @@ fn with_article(kind: &str) -> &'static str {
 
 /// Returns the allowed values in words.
 fn expected(choices: &[&Value]) -> String {
-    let mut words: Vec<String> = Vec::new();
+    let mut allowed_texts: Vec<String> = Vec::new();
     let names: Vec<&str> = choices.iter().filter_map(|choice| choice.get("const")?.as_str()).collect();
     if !names.is_empty() {
-        words.push(format!("one of {}", quote_all(&names)));
+        allowed_texts.push(format!("one of {}", quote_all(&names)));
     }
     for choice in choices.iter().filter(|choice| choice.get("const").is_none()) {
         let title = choice.get("format").and_then(|_| choice.get("title")).and_then(Value::as_str);
-        words.push(match (title, choice.get("type").and_then(Value::as_str).unwrap_or_default()) {
+        allowed_texts.push(match (title, choice.get("type").and_then(Value::as_str).unwrap_or_default()) {
             (Some(title), _) => format!("{title} in quotes"),
             (_, "integer") => "a whole number".into(),
             (_, "number") => "a number".into(),
             (_, kind) => with_article(kind).into(),
         });
     }
-    words.join(" or ")
+    allowed_texts.join(" or ")
 }
 
 fn quote_all(names: &[&str]) -> String {
@@ -330,70 +334,75 @@ fn first_example(schema: &Value) -> Option<String> {
     Some(schema.get("examples")?.get(0)?.to_string())
 }
 
-fn wrong_text(
-    fitting: &[&Value],
+fn check_text(
+    accepted: &[&Value],
     key: &str,
     text: &str,
     span: &std::ops::Range<usize>,
 ) -> Option<ConfigDiagnostic> {
-    let names: Vec<&str> = fitting.iter().filter_map(|choice| choice.get("const")?.as_str()).collect();
+    let names: Vec<&str> = accepted.iter().filter_map(|choice| choice.get("const")?.as_str()).collect();
     if names.contains(&text) {
         return None;
     }
-    let Some(free) = fitting.iter().find(|choice| choice.get("const").is_none()) else {
-        let noun = fitting.iter().find_map(|choice| choice.get("x-noun")?.as_str()).unwrap_or(key);
+    let Some(free_choice) = accepted.iter().find(|choice| choice.get("const").is_none()) else {
+        let noun = accepted.iter().find_map(|choice| choice.get("x-noun")?.as_str()).unwrap_or(key);
         // The strategy `expression` exists, too, though its name alone does not suffice.
-        let tabled = Some(EXPRESSION.name).filter(|_| noun == "strategy");
-        let names: Vec<&str> = names.into_iter().chain(tabled).collect();
+        let table_form = Some(EXPRESSION.name).filter(|_| noun == "strategy");
+        let names: Vec<&str> = names.into_iter().chain(table_form).collect();
         let message = format!("unknown {noun} {}", quoted(text));
         return Some(ConfigDiagnostic::error(span.clone(), message).hint(suggest::hint(text, &names)));
     };
-    let format = free.get("format").and_then(Value::as_str).unwrap_or_default();
-    if let Err(why) = text::check(format, text) {
-        let shown = if text::is_secret(format) { "the value".to_owned() } else { quoted(text).to_string() };
-        let problem = ConfigDiagnostic::error(span.clone(), format!("{}: {shown} {why}", quoted(key)));
-        let hint = match (free.get("title").and_then(Value::as_str), first_example(free)) {
+    let format = free_choice.get("format").and_then(Value::as_str).unwrap_or_default();
+    if let Err(error) = text::check(format, text) {
+        let displayed =
+            if text::is_secret(format) { "the value".to_owned() } else { quoted(text).to_string() };
+        let problem = ConfigDiagnostic::error(span.clone(), format!("{}: {displayed} {error}", quoted(key)));
+        let hint = match (free_choice.get("title").and_then(Value::as_str), first_example(free_choice)) {
             (Some(title), Some(example)) => format!("{title}, such as {example}"),
             _ => String::new(),
         };
         return Some(problem.hint(hint));
     }
-    wrong_span(free, key, text, span)
+    check_time_span(free_choice, key, text, span)
 }
 
 /// Returns the problem of a duration outside its bounds.
-fn wrong_span(
+fn check_time_span(
     schema: &Value,
     key: &str,
     text: &str,
-    at: &std::ops::Range<usize>,
+    text_span: &std::ops::Range<usize>,
 ) -> Option<ConfigDiagnostic> {
-    let bound = |name: &str| schema.get(name)?.as_str()?.parse::<TimeSpan>().ok();
+    let bound_of = |name: &str| schema.get(name)?.as_str()?.parse::<TimeSpan>().ok();
     let span = text.parse::<TimeSpan>().ok();
-    let (least, most) = (bound("x-minimum"), bound("x-maximum"));
-    if let (Some(span), Some(least)) = (span, least)
-        && span < least
+    let (min, max) = (bound_of("x-minimum"), bound_of("x-maximum"));
+    if let (Some(span), Some(min)) = (span, min)
+        && span < min
     {
         return Some(ConfigDiagnostic::error(
-            at.clone(),
-            format!("{} must be at least {least}", quoted(key)),
+            text_span.clone(),
+            format!("{} must be at least {min}", quoted(key)),
         ));
     }
-    if let (Some(span), Some(most)) = (span, most)
-        && span > most
+    if let (Some(span), Some(max)) = (span, max)
+        && span > max
     {
-        return Some(ConfigDiagnostic::error(at.clone(), format!("{} must be at most {most}", quoted(key))));
+        return Some(ConfigDiagnostic::error(
+            text_span.clone(),
+            format!("{} must be at most {max}", quoted(key)),
+        ));
     }
     None
 }
 
-fn wrong_number(
+fn check_number(
     schema: &Value,
     key: &str,
     value: &DeValue<'_>,
     span: &std::ops::Range<usize>,
 ) -> Option<ConfigDiagnostic> {
-    let error = |what: String| Some(ConfigDiagnostic::error(span.clone(), format!("{} {what}", quoted(key))));
+    let error =
+        |message: String| Some(ConfigDiagnostic::error(span.clone(), format!("{} {message}", quoted(key))));
     let number = match value {
         DeValue::Integer(digits) => {
             match i64::from_str_radix(&digits.as_str().replace('_', ""), digits.radix()) {
@@ -407,16 +416,16 @@ fn wrong_number(
     if !number.is_finite() {
         return error("must be a finite number".into());
     }
-    let bound = |name: &str| schema.get(name).filter(|bound| bound.is_number());
-    if let Some(least) = bound("minimum")
-        && least.as_f64().is_some_and(|least| number < least)
+    let bound_of = |name: &str| schema.get(name).filter(|limit| limit.is_number());
+    if let Some(min) = bound_of("minimum")
+        && min.as_f64().is_some_and(|min| number < min)
     {
-        return error(format!("must be at least {least}"));
+        return error(format!("must be at least {min}"));
     }
-    if let Some(most) = bound("maximum")
-        && most.as_f64().is_some_and(|most| number > most)
+    if let Some(max) = bound_of("maximum")
+        && max.as_f64().is_some_and(|max| number > max)
     {
-        return error(format!("must be at most {most}"));
+        return error(format!("must be at most {max}"));
     }
     None
 }

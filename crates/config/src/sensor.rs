@@ -27,7 +27,7 @@ impl FromStr for PageUrl {
         if !text.starts_with("http://") {
             return Err("does not begin with http://".into());
         }
-        text.parse().map(Self).map_err(|why: String| format!("is no page: {why}"))
+        text.parse().map(Self).map_err(|reason: String| format!("is no page: {reason}"))
     }
 }
 

@@ -93,15 +93,15 @@ impl MachineDefaults {
 }
 
 /// The maximum number of addresses of a name that are used.
-const MOST_ADDRESSES: usize = 16;
+const MAX_ADDRESSES: usize = 16;
 
 /// Looks a member's address up with the system's resolver: of several the first of IPv4, or else the first.
 ///
 /// # Errors
 /// Fails with the resolver's error.
 pub fn look_up(address: &MemberAddress) -> std::io::Result<SocketAddr> {
-    let found = look_up_all(address)?;
-    found.first().copied().ok_or_else(|| std::io::Error::other("the name has no address"))
+    let addresses = look_up_all(address)?;
+    addresses.first().copied().ok_or_else(|| std::io::Error::other("the name has no address"))
 }
 
 /// Looks up all addresses of a member with the system's resolver, those of IPv4 first.
@@ -109,15 +109,15 @@ pub fn look_up(address: &MemberAddress) -> std::io::Result<SocketAddr> {
 /// # Errors
 /// Fails with the resolver's error, or if there is none.
 pub fn look_up_all(address: &MemberAddress) -> std::io::Result<Vec<SocketAddr>> {
-    let mut found: Vec<SocketAddr> = Vec::new();
-    for one in (address.host.as_str(), address.port).to_socket_addrs()? {
-        if !found.contains(&one) {
-            found.push(one);
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for socket_address in (address.host.as_str(), address.port).to_socket_addrs()? {
+        if !addresses.contains(&socket_address) {
+            addresses.push(socket_address);
         }
     }
-    found.sort_by_key(SocketAddr::is_ipv6);
-    found.truncate(MOST_ADDRESSES);
-    if found.is_empty() { Err(std::io::Error::other("the name has no address")) } else { Ok(found) }
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    addresses.truncate(MAX_ADDRESSES);
+    if addresses.is_empty() { Err(std::io::Error::other("the name has no address")) } else { Ok(addresses) }
 }
 
 /// A member whose host is a name.
@@ -130,7 +130,7 @@ pub struct NamedMember {
     /// The address to look up.
     pub address: MemberAddress,
     /// Whether its group has health checks.
-    pub checked: bool,
+    pub has_health_checks: bool,
 }
 
 impl ConfigFile {
@@ -144,39 +144,40 @@ impl ConfigFile {
         mut resolve: impl FnMut(&MemberAddress) -> std::io::Result<SocketAddr>,
     ) -> Result<proxy::Settings, ConfigDiagnostics> {
         let mut problems = Vec::new();
-        let mut known: HashMap<MemberAddress, Option<SocketAddr>> = HashMap::new();
+        let mut resolved: HashMap<MemberAddress, Option<SocketAddr>> = HashMap::new();
         let mut groups = Vec::new();
         for (index, group) in self.config.groups.iter().enumerate() {
-            let spot = self.spans.key("group").item(index).key("members");
+            let spans = self.spans.key("group").item(index).key("members");
             let mut members = Vec::new();
             for (index, member) in group.members.iter().enumerate() {
                 let Some(address) = member.address() else { continue };
-                let found = known.entry(address.clone()).or_insert_with(|| match resolve(address) {
-                    Ok(found) => Some(found),
-                    Err(error) => {
-                        let at = spot.item(index).key("address").value_span();
-                        let message = format!("cannot look up `{}`: {error}", address.host);
-                        problems.push(
-                            ConfigDiagnostic::error(at, message)
-                                .hint("correct the name, or write an IP address"),
-                        );
-                        None
-                    }
-                });
-                members.extend(found.map(|address| member_spec(group, member, address)));
+                let resolved_address =
+                    resolved.entry(address.clone()).or_insert_with(|| match resolve(address) {
+                        Ok(resolved_address) => Some(resolved_address),
+                        Err(error) => {
+                            let span = spans.item(index).key("address").value_span();
+                            let message = format!("cannot look up `{}`: {error}", address.host);
+                            problems.push(
+                                ConfigDiagnostic::error(span, message)
+                                    .hint("correct the name, or write an IP address"),
+                            );
+                            None
+                        }
+                    });
+                members.extend(resolved_address.map(|address| member_spec(group, member, address)));
             }
             let tls = group.tls.as_ref().and_then(|tls| {
-                let spot = self.spans.key("group").item(index).key("tls");
-                tls::of_group(tls, group.protocol, spot, &mut problems)
+                let spans = self.spans.key("group").item(index).key("tls");
+                tls::of_group(tls, group.protocol, spans, &mut problems)
             });
             let settings = group_settings(group, members);
             groups.extend(settings.map(|settings| Arc::new(proxy::GroupSettings { tls, ..settings })));
         }
         let config = &self.config;
-        let spots = self.spans.key("listener");
+        let root_spans = self.spans.key("listener");
         let listeners = config.listeners.iter().enumerate().flat_map(|(index, listener)| {
-            let tls = tls::of_listener(listener, spots.item(index).key("tls"), &mut problems);
-            let affinity = affinity::of_listener(listener, spots.item(index), &mut problems);
+            let tls = tls::of_listener(listener, root_spans.item(index).key("tls"), &mut problems);
+            let affinity = affinity::of_listener(listener, root_spans.item(index), &mut problems);
             listeners(listener, machine).into_iter().map(move |settings| {
                 let (tls, affinity) = (tls.clone(), affinity.clone());
                 proxy::ListenerSettings { tls, affinity, ..settings }
@@ -208,19 +209,19 @@ impl ConfigFile {
 
     /// Returns the members whose hosts are names.
     pub fn named_members(&self) -> Vec<NamedMember> {
-        let of = |group: &GroupConfig| {
-            let named =
+        let named_of = |group: &GroupConfig| {
+            let with_address =
                 group.members.iter().filter_map(|member| Some((member.name(), member.address()?.clone())));
-            let named = named.filter(|(_, address)| address.host.parse::<IpAddr>().is_err());
-            let one = |(member, address)| NamedMember {
+            let host_names = with_address.filter(|(_, address)| address.host.parse::<IpAddr>().is_err());
+            let named_member = |(member, address)| NamedMember {
                 group: group.name.0.clone(),
                 member,
                 address,
-                checked: group.health.is_some(),
+                has_health_checks: group.health.is_some(),
             };
-            named.map(one).collect::<Vec<_>>()
+            host_names.map(named_member).collect::<Vec<_>>()
         };
-        self.config.groups.iter().flat_map(of).collect()
+        self.config.groups.iter().flat_map(named_of).collect()
     }
 
     /// Returns the groups whose members come from a lottery, with the keys as they are now.
@@ -234,29 +235,32 @@ impl ConfigFile {
     ) -> Result<Vec<LotteryGroup>, ConfigDiagnostics> {
         let (mut lotteries, mut problems) = (Vec::new(), Vec::new());
         for (index, group) in self.config.groups.iter().enumerate() {
-            let Some(drawn) = &group.lottery else { continue };
-            let spot = self.spans.key("group").item(index).key("lottery");
-            let found = drawn.daemons.iter().map(&mut resolve);
-            let (found, lost): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
-            let daemons: Vec<SocketAddr> = found.into_iter().flatten().collect();
-            if let (true, Some(Err(error))) = (daemons.is_empty(), lost.into_iter().next()) {
+            let Some(lottery_config) = &group.lottery else { continue };
+            let spans = self.spans.key("group").item(index).key("lottery");
+            let results = lottery_config.daemons.iter().map(&mut resolve);
+            let (daemons_found, lookup_errors): (Vec<_>, Vec<_>) = results.partition(Result::is_ok);
+            let daemons: Vec<SocketAddr> = daemons_found.into_iter().flatten().collect();
+            if let (true, Some(Err(error))) = (daemons.is_empty(), lookup_errors.into_iter().next()) {
                 let message = format!("none of the daemons can be looked up: {error}");
-                problems.push(ConfigDiagnostic::error(spot.key("daemons").value_span(), message));
+                problems.push(ConfigDiagnostic::error(spans.key("daemons").value_span(), message));
             }
-            let path = &drawn.keys.0;
-            let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
-            match read.and_then(|text| text.parse::<KeyRing>().map_err(|bad| bad.to_string())) {
+            let path = &lottery_config.keys.0;
+            let key_text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+            match key_text
+                .and_then(|text| text.parse::<KeyRing>().map_err(|parse_error| parse_error.to_string()))
+            {
                 Ok(keys) => lotteries.push(LotteryGroup {
                     group: group.name.0.as_str().into(),
                     limit: group.max_connections.unwrap_or(u32::MAX),
-                    service: service_id(&drawn.service.0),
+                    service: service_id(&lottery_config.service.0),
                     daemons,
                     keys: (keys, path.clone()),
                 }),
-                Err(why) => {
-                    let message = format!("cannot read the keys {}: {why}", path.display());
+                Err(cause) => {
+                    let message = format!("cannot read the keys {}: {cause}", path.display());
                     let hint = "it is the file that `plimsoll lottery --keys` made";
-                    problems.push(ConfigDiagnostic::error(spot.key("keys").value_span(), message).hint(hint));
+                    problems
+                        .push(ConfigDiagnostic::error(spans.key("keys").value_span(), message).hint(hint));
                 }
             }
         }
@@ -270,34 +274,34 @@ impl ConfigFile {
     /// Returns the cluster's settings for the members of `settings`, which are this file's.
     pub fn watched_groups(&self, settings: &proxy::Settings) -> Vec<Arc<cluster::GroupSettings>> {
         let groups = self.config.groups.iter().zip(&settings.groups);
-        let watched = |(group, settings): (&GroupConfig, &Arc<proxy::GroupSettings>)| {
+        let to_cluster_group = |(group, settings): (&GroupConfig, &Arc<proxy::GroupSettings>)| {
             Arc::new(cluster::GroupSettings {
                 name: Arc::clone(&settings.spec.name),
-                members: settings.spec.members.iter().map(|one| watched_member(one, settings)).collect(),
+                members: settings.spec.members.iter().map(|spec| watched_member(spec, settings)).collect(),
                 monitor: group.monitor.as_ref().and_then(MonitorConfig::settings),
                 weight: group.strategy.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok()),
             })
         };
-        groups.map(watched).collect()
+        groups.map(to_cluster_group).collect()
     }
 
     /// Returns the locations of the members that have one, by group and member.
     pub fn locations(&self) -> BTreeMap<(String, String), String> {
-        let of = |group: &GroupConfig| {
-            let at = |member: &MemberEntry| {
+        let member_locations = |group: &GroupConfig| {
+            let location_of = |member: &MemberEntry| {
                 Some(((group.name.0.clone(), member.name()), member.table().location?.0))
             };
-            group.members.iter().filter_map(at).collect::<Vec<_>>()
+            group.members.iter().filter_map(location_of).collect::<Vec<_>>()
         };
-        self.config.groups.iter().flat_map(of).collect()
+        self.config.groups.iter().flat_map(member_locations).collect()
     }
 
     /// Returns the addresses at which the balancer is watched and controlled.
     pub fn admin(&self) -> AdminConfig {
         let admin = &self.config.admin;
-        let written = self.spans.has_key("admin") && self.spans.key("admin").has_key("control");
+        let has_control = self.spans.has_key("admin") && self.spans.key("admin").has_key("control");
         let (listen, reports) = (admin.listen.0, admin.reports.0);
-        let control = if written { admin.control.unix().cloned() } else { Some(default_control()) };
+        let control = if has_control { admin.control.unix().cloned() } else { Some(default_control()) };
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
         let names = admin.names.iter().map(Domain::host).collect();
@@ -310,7 +314,7 @@ impl ConfigFile {
             lend,
             register,
             load_manager,
-            control_is_set: written,
+            control_is_set: has_control,
             tls,
             audit,
         }
@@ -344,7 +348,8 @@ impl Config {
                 Some(_) => StrategyConfig::Name(LOTTERY.to_owned()),
                 None => group.strategy.with_defaults(),
             };
-            let limits = || group.strategy.find().is_some_and(|(found, _)| found.enforces_limits);
+            let limits =
+                || group.strategy.find().is_some_and(|(strategy_info, _)| strategy_info.enforces_limits);
             group.admission.get_or_insert_with(limits);
             group.outlier = group.outlier.table().map_or(OutlierConfig::Switch(false), OutlierConfig::Table);
             group.discover = group.discover.iter().map(DiscoverConfig::with_defaults).collect();
@@ -402,7 +407,10 @@ fn listener_settings(listener: &ListenerConfig, machine: MachineDefaults) -> pro
             }),
         },
         affinity: None,
-        public: listener.public.as_ref().map(|public| (public.host.as_str().into(), public.port)),
+        public: listener
+            .public
+            .as_ref()
+            .map(|public_address| (public_address.host.as_str().into(), public_address.port)),
         move_idle: listener.move_idle.0,
         backlog: u32::try_from(listener.backlog).unwrap_or(u32::MAX),
         accept_proxy: listener.accept_proxy,
@@ -438,7 +446,7 @@ fn listener_settings(listener: &ListenerConfig, machine: MachineDefaults) -> pro
 fn group_settings(group: &GroupConfig, members: Vec<MemberSpec>) -> Option<proxy::GroupSettings> {
     // The lottery's weights are used like those of an expression, and the lottery has a slow start of its
     // own.
-    let (strategy, knobs) = match group.lottery {
+    let (strategy, params) = match group.lottery {
         Some(_) => {
             (brain::strategy::EXPRESSION, brain::StrategyParams::defaults(brain::strategy::EXPRESSION))
         }
@@ -449,7 +457,7 @@ fn group_settings(group: &GroupConfig, members: Vec<MemberSpec>) -> Option<proxy
     let spec = GroupSpec {
         name: group.name.0.as_str().into(),
         strategy,
-        params: knobs,
+        params,
         members,
         health: group.health.as_ref().map(|health| HealthSpec { rise: health.rise, fall: health.fall }),
         outlier: group.outlier.spec(),
@@ -502,8 +510,8 @@ fn group_settings(group: &GroupConfig, members: Vec<MemberSpec>) -> Option<proxy
 }
 
 fn public_urls(group: &GroupConfig) -> BTreeMap<Arc<str>, Box<str>> {
-    let public = |member: &MemberEntry| Some((member.name().into(), member.table().public?.0.into()));
-    group.members.iter().filter_map(public).collect()
+    let public_url = |member: &MemberEntry| Some((member.name().into(), member.table().public?.0.into()));
+    group.members.iter().filter_map(public_url).collect()
 }
 
 /// Returns a group's object and those of its members. It is made for every group, whatever the protocols of
@@ -511,11 +519,11 @@ fn public_urls(group: &GroupConfig) -> BTreeMap<Arc<str>, Box<str>> {
 fn iiop_settings(group: &GroupConfig) -> proxy::IiopSettings {
     let iiop = group.iiop.clone().unwrap_or_default();
     let key = iiop.key.map_or_else(|| group.name.0.clone().into_bytes(), |key| key.bytes);
-    let tables = || group.members.iter().map(|member| (member.name(), member.table()));
-    let said = |(_, table): (String, MemberConfig)| table.ior.map(|ior| ior.ior.type_id);
+    let member_tables = || group.members.iter().map(|member| (member.name(), member.table()));
+    let type_ids = |(_, table): (String, MemberConfig)| table.ior.map(|ior| ior.ior.type_id);
     let type_id = match iiop.type_id {
         Some(type_id) => type_id.0.into_bytes(),
-        None => tables().filter_map(said).find(|type_id| !type_id.is_empty()).unwrap_or_default(),
+        None => member_tables().filter_map(type_ids).find(|type_id| !type_id.is_empty()).unwrap_or_default(),
     };
     let object = |(name, table): (String, MemberConfig)| {
         let mut ior = match table.ior {
@@ -531,7 +539,7 @@ fn iiop_settings(group: &GroupConfig) -> proxy::IiopSettings {
         }
         Some((Arc::from(name), proxy::CorbaObject::new(ior)?))
     };
-    let objects: BTreeMap<Arc<str>, proxy::CorbaObject> = tables().filter_map(object).collect();
+    let objects: BTreeMap<Arc<str>, proxy::CorbaObject> = member_tables().filter_map(object).collect();
     proxy::IiopSettings {
         key: Some(key),
         type_id,

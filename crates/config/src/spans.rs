@@ -23,14 +23,14 @@ impl SpanTree {
     }
 
     /// Adds the value of a key.
-    pub(super) fn insert(&mut self, name: &str, key: Range<usize>, mut spot: Self) {
-        spot.key = key;
-        self.keys.insert(name.to_owned(), spot);
+    pub(super) fn insert(&mut self, name: &str, key: Range<usize>, mut spans: Self) {
+        spans.key = key;
+        self.keys.insert(name.to_owned(), spans);
     }
 
     /// Adds an element of an array.
-    pub(super) fn push(&mut self, spot: Self) {
-        self.items.push(spot);
+    pub(super) fn push(&mut self, spans: Self) {
+        self.items.push(spans);
     }
 
     /// Notes that the value of a key (all or part of it) was wrong and has been left out.
@@ -65,6 +65,6 @@ impl SpanTree {
 
     /// Returns the bytes of the key of the value under `name`; of the table if it is missing.
     pub(crate) fn key_span(&self, name: &str) -> Range<usize> {
-        self.keys.get(name).map_or_else(|| self.value_span(), |spot| spot.key.clone())
+        self.keys.get(name).map_or_else(|| self.value_span(), |spans| spans.key.clone())
     }
 }

@@ -111,18 +111,18 @@ impl Config {
     pub fn open_store(
         &self,
         folder: Option<&Path>,
-        seen: impl FnOnce(&str) -> Option<StoreSnapshot>,
+        read_snapshot: impl FnOnce(&str) -> Option<StoreSnapshot>,
     ) -> Result<(Arc<dyn Store>, Option<String>), String> {
         let Some(StoreConfig { file, etcd, .. }) = self.store.clone() else { return open_default(folder) };
         let file = file.map(|FilePath(path)| path);
         if let (Some(prefix), Some(cluster)) = (etcd, &self.etcd) {
             let settings = EtcdStoreSettings { etcd: cluster.settings(), prefix: prefix.0, copy: file };
-            let seen = seen(&settings.prefix);
-            let (store, said) = EtcdStore::open_after(settings, seen)?;
-            return Ok((Arc::new(store), said));
+            let snapshot = read_snapshot(&settings.prefix);
+            let (store, notice) = EtcdStore::open_after(settings, snapshot)?;
+            return Ok((Arc::new(store), notice));
         }
-        let (store, said) = LocalStore::open(file.as_deref())?;
-        Ok((Arc::new(store), said))
+        let (store, notice) = LocalStore::open(file.as_deref())?;
+        Ok((Arc::new(store), notice))
     }
 
     /// Returns the place of registered members, for people.
@@ -139,14 +139,14 @@ impl Config {
 /// Opens the default store: a file of that folder, or memory if there is none or it cannot be used.
 fn open_default(folder: Option<&Path>) -> Result<(Arc<dyn Store>, Option<String>), String> {
     let Some(folder) = folder else {
-        let (store, said) = LocalStore::open(None)?;
-        return Ok((Arc::new(store), said));
+        let (store, notice) = LocalStore::open(None)?;
+        return Ok((Arc::new(store), notice));
     };
     match LocalStore::open(Some(&folder.join(STATE_FILE))) {
-        Ok((store, said)) => Ok((Arc::new(store), said)),
-        Err(why) => {
+        Ok((store, notice)) => Ok((Arc::new(store), notice)),
+        Err(error) => {
             let (store, _) = LocalStore::open(None)?;
-            Ok((Arc::new(store), Some(format!("STATE_DIRECTORY is of no use: {why}"))))
+            Ok((Arc::new(store), Some(format!("STATE_DIRECTORY is of no use: {error}"))))
         }
     }
 }
@@ -154,8 +154,8 @@ fn open_default(folder: Option<&Path>) -> Result<(Arc<dyn Store>, Option<String>
 /// Returns the service manager's folder for state that outlives the process; the first, if there are several.
 pub fn state_folder() -> Option<PathBuf> {
     let folders = std::env::var_os("STATE_DIRECTORY")?;
-    let first = folders.as_bytes().split(|byte| *byte == b':').next()?;
-    let folder = PathBuf::from(OsStr::from_bytes(first));
+    let first_folder = folders.as_bytes().split(|byte| *byte == b':').next()?;
+    let folder = PathBuf::from(OsStr::from_bytes(first_folder));
     folder.is_absolute().then_some(folder)
 }
 
@@ -184,13 +184,13 @@ impl FromStr for EtcdUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let plain = text.strip_prefix("http://").map(|rest| (false, rest));
-        let (https, rest) = plain
+        let without_scheme = text.strip_prefix("http://").map(|rest| (false, rest));
+        let (https, rest) = without_scheme
             .or_else(|| text.strip_prefix("https://").map(|rest| (true, rest)))
             .ok_or("begins with neither http:// nor https://")?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let ported = rest.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-        let address = if ported { rest.parse()? } else { format!("{rest}:{PORT}").parse()? };
+        let has_port = rest.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        let address = if has_port { rest.parse()? } else { format!("{rest}:{PORT}").parse()? };
         Ok(Self { https, address })
     }
 }
@@ -237,63 +237,79 @@ impl fmt::Display for KeyPrefix {
 }
 
 /// Checks the tables against one another.
-pub(super) fn check(config: &Config, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
-    let shared = config.store.as_ref().is_some_and(|store| store.etcd.is_some());
+pub(super) fn check(config: &Config, root_spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
+    let is_shared = config.store.as_ref().is_some_and(|store| store.etcd.is_some());
     if let Some(store) = &config.store {
-        let spot = spots.key("store");
-        if store.file.is_none() && store.etcd.is_none() && !spot.is_broken("file") && !spot.is_broken("etcd")
+        let spans = root_spans.key("store");
+        if store.file.is_none()
+            && store.etcd.is_none()
+            && !spans.is_broken("file")
+            && !spans.is_broken("etcd")
         {
-            let problem = ConfigDiagnostic::error(spot.value_span(), "a store without a place");
-            found.push(problem.hint("add file = \"/var/lib/plimsoll/state.json\", or etcd = \"/plimsoll/\""));
+            let problem = ConfigDiagnostic::error(spans.value_span(), "a store without a place");
+            diagnostics
+                .push(problem.hint("add file = \"/var/lib/plimsoll/state.json\", or etcd = \"/plimsoll/\""));
         }
-        if shared && config.etcd.is_none() && !spots.is_broken("etcd") {
+        if is_shared && config.etcd.is_none() && !root_spans.is_broken("etcd") {
             let problem =
-                ConfigDiagnostic::error(spot.key("etcd").value_span(), "there is no cluster of etcd");
-            found.push(problem.hint("add [etcd] with endpoints = [\"http://10.0.0.1:2379\"]"));
+                ConfigDiagnostic::error(spans.key("etcd").value_span(), "there is no cluster of etcd");
+            diagnostics.push(problem.hint("add [etcd] with endpoints = [\"http://10.0.0.1:2379\"]"));
         }
     }
     for (index, group) in config.groups.iter().enumerate() {
-        for (place, source) in group.discover.iter().enumerate() {
-            if source.etcd.is_some() && config.etcd.is_none() && !spots.is_broken("etcd") {
-                let at = spots.key("group").item(index).key("discover").item(place).key("etcd").value_span();
-                let problem = ConfigDiagnostic::error(at, "there is no cluster of etcd");
-                found.push(problem.hint("add [etcd] with endpoints = [\"http://10.0.0.1:2379\"]"));
+        for (source_index, source) in group.discover.iter().enumerate() {
+            if source.etcd.is_some() && config.etcd.is_none() && !root_spans.is_broken("etcd") {
+                let span = root_spans
+                    .key("group")
+                    .item(index)
+                    .key("discover")
+                    .item(source_index)
+                    .key("etcd")
+                    .value_span();
+                let problem = ConfigDiagnostic::error(span, "there is no cluster of etcd");
+                diagnostics.push(problem.hint("add [etcd] with endpoints = [\"http://10.0.0.1:2379\"]"));
             }
         }
     }
     let Some(etcd) = &config.etcd else { return };
-    let spot = spots.key("etcd");
-    let used = shared || config.groups.iter().flat_map(|group| &group.discover).any(|one| one.etcd.is_some());
-    let broken = spots.is_broken("store") || spots.key("store").is_broken("etcd") || spots.is_broken("group");
-    if !used && !broken {
+    let spans = root_spans.key("etcd");
+    let is_used = is_shared
+        || config.groups.iter().flat_map(|group| &group.discover).any(|discover| discover.etcd.is_some());
+    let is_unreadable = root_spans.is_broken("store")
+        || root_spans.key("store").is_broken("etcd")
+        || root_spans.is_broken("group");
+    if !is_used && !is_unreadable {
         let problem = ConfigDiagnostic::warning(
-            spots.key_span("etcd"),
+            root_spans.key_span("etcd"),
             "`etcd` has no effect: nothing is kept or found there",
         );
-        found.push(problem.hint("add [store] with etcd = \"/plimsoll/\""));
+        diagnostics.push(problem.hint("add [store] with etcd = \"/plimsoll/\""));
     }
-    for (one, other, has, needs) in [
+    for (first_key, second_key, has_first, lacks_second) in [
         ("user", "password_file", etcd.user.is_some(), etcd.password_file.is_none()),
         ("password_file", "user", etcd.password_file.is_some(), etcd.user.is_none()),
         ("certificate", "key", etcd.certificate.is_some(), etcd.key.is_none()),
         ("key", "certificate", etcd.key.is_some(), etcd.certificate.is_none()),
     ] {
-        if has && needs && !spot.is_broken(other) {
-            let problem = ConfigDiagnostic::error(spot.key_span(one), format!("`{one}` needs `{other}`"));
-            found.push(problem.hint(format!("add {other} to [etcd]")));
+        if has_first && lacks_second && !spans.is_broken(second_key) {
+            let problem = ConfigDiagnostic::error(
+                spans.key_span(first_key),
+                format!("`{first_key}` needs `{second_key}`"),
+            );
+            diagnostics.push(problem.hint(format!("add {second_key} to [etcd]")));
         }
     }
-    let secure = etcd.endpoints.iter().any(|endpoint| endpoint.https);
-    for key in ["ca", "certificate"].into_iter().filter(|key| spot.has_key(key) && !secure) {
+    let has_https = etcd.endpoints.iter().any(|endpoint| endpoint.https);
+    for key in ["ca", "certificate"].into_iter().filter(|key| spans.has_key(key) && !has_https) {
         let message = format!("`{key}` has no effect: no endpoint begins with https://");
-        found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
+        diagnostics.push(ConfigDiagnostic::warning(spans.key_span(key), message));
     }
-    let plain =
+    let is_plain_remote =
         |url: &EtcdUrl| !url.https && !matches!(&*url.address.host, "127.0.0.1" | "::1" | "localhost");
-    if etcd.user.is_some() && etcd.endpoints.iter().any(plain) {
+    if etcd.user.is_some() && etcd.endpoints.iter().any(is_plain_remote) {
         let problem =
-            ConfigDiagnostic::warning(spot.key_span("user"), "whoever is on the way can read the password");
-        found.push(problem.hint("use https://"));
+            ConfigDiagnostic::warning(spans.key_span("user"), "whoever is on the way can read the password");
+        diagnostics.push(problem.hint("use https://"));
     }
 }
 
@@ -307,8 +323,8 @@ mod tests {
     const REST: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \
         \"web\"\nmembers = [\"a:1\"]\n";
 
-    fn said(tables: &str) -> String {
-        match parse("plimsoll.toml", format!("{tables}{REST}").into_bytes()) {
+    fn errors_of(config_tables: &str) -> String {
+        match parse("plimsoll.toml", format!("{config_tables}{REST}").into_bytes()) {
             Err(problems) => problems.to_string(),
             Ok(file) => file.warnings.to_string(),
         }
@@ -320,30 +336,30 @@ mod tests {
         assert_eq!(url("http://a").unwrap(), "http://a:2379");
         assert_eq!(url("https://[::1]/").unwrap(), "https://[::1]:2379");
         assert_eq!(url("https://B:1").unwrap(), "https://b:1");
-        for wrong in ["a:2379", "http://", "http://a/v3", "http://a:0"] {
-            assert!(url(wrong).is_err(), "{wrong}");
+        for invalid in ["a:2379", "http://", "http://a/v3", "http://a:0"] {
+            assert!(url(invalid).is_err(), "{invalid}");
         }
-        for wrong in ["", "/", "/a", "a b/"] {
-            assert!(wrong.parse::<KeyPrefix>().is_err(), "{wrong}");
+        for invalid in ["", "/", "/a", "a b/"] {
+            assert!(invalid.parse::<KeyPrefix>().is_err(), "{invalid}");
         }
         assert!("/plimsoll/".parse::<KeyPrefix>().is_ok());
     }
 
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
-        assert_snapshot!(said("[store]\n"), @r#"
+        assert_snapshot!(errors_of("[store]\n"), @r#"
         error: plimsoll.toml:1:1: a store without a place
             1 | [store]
               | ^^^^^^^ add file = "/var/lib/plimsoll/state.json", or etcd = "/plimsoll/"
         1 error
         "#);
-        assert_snapshot!(said("store = { etcd = \"/plimsoll/\" }\n"), @r#"
+        assert_snapshot!(errors_of("store = { etcd = \"/plimsoll/\" }\n"), @r#"
         error: plimsoll.toml:1:18: there is no cluster of etcd
             1 | store = { etcd = "/plimsoll/" }
               |                  ^^^^^^^^^^^^ add [etcd] with endpoints = ["http://10.0.0.1:2379"]
         1 error
         "#);
-        assert_snapshot!(said("[etcd]\nendpoints = [\"http://10.0.0.1\"]\nuser = \"u\"\nkey = \"/k\"\nca = \"/c\"\n"), @r#"
+        assert_snapshot!(errors_of("[etcd]\nendpoints = [\"http://10.0.0.1\"]\nuser = \"u\"\nkey = \"/k\"\nca = \"/c\"\n"), @r#"
         warning: plimsoll.toml:1:2: `etcd` has no effect: nothing is kept or found there
             1 | [etcd]
               |  ^^^^ add [store] with etcd = "/plimsoll/"
@@ -361,7 +377,7 @@ mod tests {
               | ^^
         2 errors, 3 warnings
         "#);
-        assert_snapshot!(said("store.etcd = \"plimsoll\"\netcd = { endpoints = [\"10.0.0.1:2379\"] }\n"), @r#"
+        assert_snapshot!(errors_of("store.etcd = \"plimsoll\"\netcd = { endpoints = [\"10.0.0.1:2379\"] }\n"), @r#"
         error: plimsoll.toml:1:14: `etcd`: `plimsoll` is not a name that ends with /
             1 | store.etcd = "plimsoll"
               |              ^^^^^^^^^^ what keys of etcd begin with, such as "/plimsoll/"
@@ -374,9 +390,9 @@ mod tests {
 
     #[test]
     fn what_is_right_says_nothing() {
-        assert_eq!(said("[store]\nfile = \"/tmp/state.json\"\n"), "");
+        assert_eq!(errors_of("[store]\nfile = \"/tmp/state.json\"\n"), "");
         let etcd = "[etcd]\nendpoints = [\"https://a\", \"https://b\"]\nuser = \"u\"\npassword_file = \
             \"/p\"\nca = \"/c\"\n";
-        assert_eq!(said(&format!("[store]\netcd = \"/plimsoll/\"\nfile = \"/copy\"\n{etcd}")), "");
+        assert_eq!(errors_of(&format!("[store]\netcd = \"/plimsoll/\"\nfile = \"/copy\"\n{etcd}")), "");
     }
 }

@@ -67,16 +67,18 @@ impl StrategyConfig {
         if self.weight().is_some() {
             return Some((strategy::EXPRESSION, StrategyParams::defaults(strategy::EXPRESSION)));
         }
-        let found = strategy::find(self.name())?;
-        let mut knobs = StrategyParams::defaults(found);
+        let definition = strategy::find(self.name())?;
+        let mut params = StrategyParams::defaults(definition);
         if let Self::Table(table) = self {
-            for (value, knob) in knobs.0.iter_mut().zip(found.params) {
-                if let Some(set) = table.get(found.name).and_then(|set| set.get(knob.name)?.number()) {
-                    *value = set;
+            for (value, param) in params.0.iter_mut().zip(definition.params) {
+                if let Some(setting) =
+                    table.get(definition.name).and_then(|setting| setting.get(param.name)?.number())
+                {
+                    *value = setting;
                 }
             }
         }
-        Some((found, knobs))
+        Some((definition, params))
     }
 
     /// Returns the expression that gives members their weights, if that is the strategy.
@@ -91,10 +93,10 @@ impl StrategyConfig {
     /// Returns the strategy with every setting written out.
     pub fn with_defaults(&self) -> Self {
         match self.find() {
-            Some((found, knobs)) if !found.params.is_empty() => {
-                let names = found.params.iter().map(|knob| knob.name.to_owned());
-                let knobs = knobs.0.into_iter().map(StrategySetting::Number);
-                Self::Table(BTreeMap::from([(found.name.to_owned(), names.zip(knobs).collect())]))
+            Some((definition, params)) if !definition.params.is_empty() => {
+                let names = definition.params.iter().map(|param| param.name.to_owned());
+                let settings = params.0.into_iter().map(StrategySetting::Number);
+                Self::Table(BTreeMap::from([(definition.name.to_owned(), names.zip(settings).collect())]))
             }
             Some(_) if self.weight().is_some() => self.clone(),
             _ => Self::Name(self.name().to_owned()),
@@ -109,35 +111,35 @@ impl JsonSchema for StrategyConfig {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let mut choices: Vec<Value> = Vec::new();
-        let mut tables = Map::new();
-        for found in strategy::ALL {
+        let mut table_schemas = Map::new();
+        for definition in strategy::ALL {
             choices.push(json!({
                 "type": "string",
-                "const": found.name,
-                "description": found.about,
+                "const": definition.name,
+                "description": definition.about,
                 "x-noun": "strategy",
             }));
-            let knobs: Map<String, Value> = found
+            let param_schemas: Map<String, Value> = definition
                 .params
                 .iter()
-                .map(|knob| {
+                .map(|param| {
                     let schema = json!({
                         "type": "number",
-                        "description": knob.about,
-                        "default": knob.default,
-                        "minimum": knob.min,
-                        "maximum": knob.max,
+                        "description": param.about,
+                        "default": param.default,
+                        "minimum": param.min,
+                        "maximum": param.max,
                     });
-                    (knob.name.to_owned(), schema)
+                    (param.name.to_owned(), schema)
                 })
                 .collect();
             let table = json!({
                 "type": "object",
-                "description": found.about,
-                "properties": knobs,
+                "description": definition.about,
+                "properties": param_schemas,
                 "additionalProperties": false,
             });
-            tables.insert(found.name.to_owned(), table);
+            table_schemas.insert(definition.name.to_owned(), table);
         }
         let weight = json!({
             "type": "string",
@@ -155,10 +157,10 @@ impl JsonSchema for StrategyConfig {
             "required": [WEIGHT],
             "additionalProperties": false,
         });
-        tables.insert(strategy::EXPRESSION.name.to_owned(), table);
+        table_schemas.insert(strategy::EXPRESSION.name.to_owned(), table);
         choices.push(json!({
             "type": "object",
-            "properties": tables,
+            "properties": table_schemas,
             "additionalProperties": false,
             "minProperties": 1,
             "maxProperties": 1,

@@ -48,14 +48,14 @@ pub(super) fn nearest<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {
         return None;
     }
     let word = word.to_lowercase().replace(['-', ' '], "_");
-    if let Some((_, ours)) = FOREIGN_WORDS.iter().find(|(theirs, _)| *theirs == word)
-        && let Some(found) = allowed.iter().find(|name| *name == ours)
+    if let Some((_, own_name)) = FOREIGN_WORDS.iter().find(|(foreign_name, _)| *foreign_name == word)
+        && let Some(known_name) = allowed.iter().find(|name| *name == own_name)
     {
-        return Some(found);
+        return Some(known_name);
     }
     let score = |name: &str| strsim::normalized_damerau_levenshtein(&word, name);
-    let best = allowed.iter().max_by(|a, b| score(a).total_cmp(&score(b)))?;
-    (score(best) >= MIN_SIMILARITY).then_some(*best)
+    let best_match = allowed.iter().max_by(|a, b| score(a).total_cmp(&score(b)))?;
+    (score(best_match) >= MIN_SIMILARITY).then_some(*best_match)
 }
 
 /// Names of existing values that are written in another form.
@@ -64,13 +64,13 @@ const OTHER_FORMS: &[(&str, &str)] =
 
 /// Returns `did you mean …?` if there is a guess, and all that is allowed.
 pub(super) fn hint(word: &str, allowed: &[&str]) -> String {
-    if let Some((_, written)) = OTHER_FORMS.iter().find(|(name, _)| *name == word) {
-        return (*written).to_owned();
+    if let Some((_, advice)) = OTHER_FORMS.iter().find(|(name, _)| *name == word) {
+        return (*advice).to_owned();
     }
-    let list = format!("allowed: {}", allowed.join(", "));
+    let allowed_list = format!("allowed: {}", allowed.join(", "));
     match nearest(word, allowed) {
-        Some(name) => format!("did you mean `{name}`?   {list}"),
-        None => list,
+        Some(name) => format!("did you mean `{name}`?   {allowed_list}"),
+        None => allowed_list,
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn typos_and_foreign_words_find_ours() {
         let keys = ["address", "group", "members", "strategy", "health", "capacity"];
-        for (word, meant) in [
+        for (word, expected) in [
             ("adress", Some("address")),
             ("Members", Some("members")),
             ("stratgey", Some("strategy")),
@@ -90,7 +90,7 @@ mod tests {
             ("xyz", None),
             ("", None),
         ] {
-            assert_eq!(nearest(word, &keys), meant, "{word}");
+            assert_eq!(nearest(word, &keys), expected, "{word}");
         }
         assert_eq!(nearest("wrr", &keys), None, "only what is allowed is suggested");
         assert_eq!(nearest("round-robin", &["round_robin"]), Some("round_robin"));

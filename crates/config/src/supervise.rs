@@ -227,8 +227,8 @@ impl FromStr for EnvironmentVariable {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once('=').ok_or("has no `=`: write NAME=VALUE")?;
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        if name.is_empty() || !name.bytes().all(fits) || name.as_bytes()[0].is_ascii_digit() {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if name.is_empty() || !name.bytes().all(is_allowed) || name.as_bytes()[0].is_ascii_digit() {
             return Err("does not begin with the name of a variable: letters, digits and `_`".into());
         }
         if value.contains('\0') {
@@ -258,10 +258,10 @@ pub fn read_supervise(path: &Path) -> Result<SuperviseFile, ReadError> {
 }
 
 fn read_text(name: &str, bytes: Vec<u8>) -> Result<SuperviseFile, ConfigDiagnostics> {
-    let CheckedValue { value: supervise, spans: spots, problems: mut found, source } =
+    let CheckedValue { value: supervise, spans: root_spans, problems: mut diagnostics, source } =
         read_checked(schema(), name, bytes)?;
-    check_parts(&supervise, &spots, &mut found);
-    let problems = ConfigDiagnostics::new(source, found);
+    check_parts(&supervise, &root_spans, &mut diagnostics);
+    let problems = ConfigDiagnostics::new(source, diagnostics);
     if problems.has_errors() { Err(problems) } else { Ok(SuperviseFile { supervise }) }
 }
 
@@ -272,11 +272,11 @@ fn schema() -> &'static Schema {
 }
 
 /// Checks the parts against one another.
-fn check_parts(file: &SuperviseConfig, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
-    let own = spots.key("supervise");
-    if file.supervise.control.unix().is_none() && !own.is_broken("control") {
+fn check_parts(file: &SuperviseConfig, root_spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
+    let supervise_spans = root_spans.key("supervise");
+    if file.supervise.control.unix().is_none() && !supervise_spans.is_broken("control") {
         // The next Supervisor finds a running one by this socket.
-        let why = match file.supervise.control.tls() {
+        let reason = match file.supervise.control.tls() {
             None => "a Supervisor without a control socket can be told nothing",
             Some(_) => "a Supervisor needs a unix socket beside the address for TLS",
         };
@@ -284,34 +284,37 @@ fn check_parts(file: &SuperviseConfig, spots: &SpanTree, found: &mut Vec<ConfigD
             None => format!("write \"unix:{DEFAULT_SUPERVISE_CONTROL}\""),
             Some(address) => format!("write [\"unix:{DEFAULT_SUPERVISE_CONTROL}\", \"tls://{address}\"]"),
         };
-        found.push(ConfigDiagnostic::error(own.key("control").value_span(), why).hint(hint));
+        diagnostics
+            .push(ConfigDiagnostic::error(supervise_spans.key("control").value_span(), reason).hint(hint));
     }
-    admin_endpoints::check(&file.supervise.control_section(), own, found);
-    if file.supervise.restart_delay > file.supervise.restart_delay_max && !own.is_broken("restart_delay_max")
+    admin_endpoints::check(&file.supervise.control_section(), supervise_spans, diagnostics);
+    if file.supervise.restart_delay > file.supervise.restart_delay_max
+        && !supervise_spans.is_broken("restart_delay_max")
     {
         let message = format!(
             "`restart_delay_max` is {}, which is shorter than `restart_delay`, {}",
             file.supervise.restart_delay_max, file.supervise.restart_delay
         );
-        let key = ["restart_delay_max", "restart_delay"].into_iter().find(|key| own.has_key(key));
-        let at = key.map_or_else(|| own.value_span(), |key| own.key(key).value_span());
-        found.push(ConfigDiagnostic::error(at, message));
+        let key = ["restart_delay_max", "restart_delay"].into_iter().find(|key| supervise_spans.has_key(key));
+        let span =
+            key.map_or_else(|| supervise_spans.value_span(), |key| supervise_spans.key(key).value_span());
+        diagnostics.push(ConfigDiagnostic::error(span, message));
     }
     for (index, process) in file.processes.iter().enumerate() {
-        let spot = spots.key("process").item(index);
+        let spans = root_spans.key("process").item(index);
         if let Some(first) = file.processes[..index].iter().position(|other| other.name == process.name) {
-            let also = spots.key("process").item(first).key("name").value_span();
+            let first_span = root_spans.key("process").item(first).key("name").value_span();
             let message = format!("a second process `{}`", process.name);
-            found.push(
-                ConfigDiagnostic::error(spot.key("name").value_span(), message)
-                    .with_related(also, "the first is here"),
+            diagnostics.push(
+                ConfigDiagnostic::error(spans.key("name").value_span(), message)
+                    .with_related(first_span, "the first is here"),
             );
         }
         let Some(command) = process.command.first() else { continue };
         if !SUPERVISED.contains(&&**command) {
             let message = format!("`{command}` is not a command that a Supervisor runs");
-            let at = spot.key("command").item(0).value_span();
-            found.push(ConfigDiagnostic::error(at, message).hint(suggest::hint(command, SUPERVISED)));
+            let span = spans.key("command").item(0).value_span();
+            diagnostics.push(ConfigDiagnostic::error(span, message).hint(suggest::hint(command, SUPERVISED)));
         }
     }
 }
@@ -320,14 +323,14 @@ impl SuperviseFile {
     /// Returns the path of the control socket.
     pub fn control(&self) -> PathBuf {
         // A checked file has one.
-        let unix = self.supervise.supervise.control.unix();
-        unix.map_or_else(|| DEFAULT_SUPERVISE_CONTROL.into(), PathBuf::clone)
+        let unix_path = self.supervise.supervise.control.unix();
+        unix_path.map_or_else(|| DEFAULT_SUPERVISE_CONTROL.into(), PathBuf::clone)
     }
 
     /// Returns the file that records the running processes.
     pub fn state(&self) -> PathBuf {
-        let given = self.supervise.supervise.state.as_ref().map(|path| path.0.clone());
-        given.unwrap_or_else(|| self.control().with_extension("state"))
+        let configured = self.supervise.supervise.state.as_ref().map(|path| path.0.clone());
+        configured.unwrap_or_else(|| self.control().with_extension("state"))
     }
 
     /// Returns the socket to which balancers bring their listening sockets.
@@ -337,11 +340,11 @@ impl SuperviseFile {
 
     /// Returns the rules for a process.
     pub fn rules(&self, process: &ProcessConfig) -> RestartPolicy {
-        let own = &self.supervise.supervise;
+        let supervise_section = &self.supervise.supervise;
         RestartPolicy {
-            first: own.restart_delay.0,
-            max_backoff: own.restart_delay_max.0,
-            reset_after: own.settled_after.0,
+            first: supervise_section.restart_delay.0,
+            max_backoff: supervise_section.restart_delay_max.0,
+            reset_after: supervise_section.settled_after.0,
             kill_timeout: process.stop_timeout.0,
         }
     }
@@ -366,13 +369,13 @@ mod tests {
         assert_eq!(file.state(), Path::new("/run/plimsoll-supervise.state"));
         assert_eq!(file.holder_path(), Path::new("/run/plimsoll-supervise.sockets"));
         assert_eq!(file.supervise.supervise.hold_sockets.0, Duration::from_secs(10));
-        let full = "[supervise]\ncontrol = \"unix:/x/y.sock\"\nlisten = \"127.0.0.1:0\"\nlog_dir = \
+        let full_text = "[supervise]\ncontrol = \"unix:/x/y.sock\"\nlisten = \"127.0.0.1:0\"\nlog_dir = \
                     \"/var/log/\"\n\
                     hold_sockets = \"0s\"\nrestart_delay = \"10ms\"\nrestart_delay_max = \
                     \"50ms\"\nsettled_after = \"2s\"\n\
                     [[process]]\nname = \"web\"\ncommand = [\"up\", \"-c\", \"web.toml\"]\nstart = false\n\
                     stop_timeout = \"5s\"\nenvironment = [\"RUST_LOG=a=b\"]\n";
-        let file = read(full).expect("it is right");
+        let file = read(full_text).expect("it is right");
         assert_eq!(file.state(), Path::new("/x/y.state"));
         assert_eq!(file.supervise.supervise.hold_sockets.0, Duration::ZERO);
         let process = &file.supervise.processes[0];
@@ -382,10 +385,10 @@ mod tests {
 
     #[test]
     fn its_doors_are_those_of_a_balancer() {
-        let said = |more: &str| {
+        let read_keytab = |extra_keys: &str| {
             let text = format!(
                 "[supervise]\ncontrol = [\"unix:/x.sock\", \"tls://127.0.0.1:9906\"]\n\
-                 tls = {{ certificate = \"/a.pem\", key = \"/a.key\" }}\n{more}\
+                 tls = {{ certificate = \"/a.pem\", key = \"/a.key\" }}\n{extra_keys}\
                  [[supervise.access.grant]]\nidentity = \"krb5:a@B\"\nrole = \"viewer\"\n\
                  [[process]]\nname = \"a\"\ncommand = [\"up\"]\n"
             );
@@ -393,21 +396,23 @@ mod tests {
                 file.supervise.supervise.control_section().tls_control().and_then(|(.., keytab)| keytab)
             })
         };
-        assert!(said("").expect_err("it is wrong").contains("[supervise.jwt] or [supervise.kerberos]"));
-        match said("kerberos = { keytab = \"/k\" }\n") {
+        assert!(
+            read_keytab("").expect_err("it is wrong").contains("[supervise.jwt] or [supervise.kerberos]")
+        );
+        match read_keytab("kerberos = { keytab = \"/k\" }\n") {
             Ok(keytab) => assert_eq!(keytab, Some(PathBuf::from("/k"))),
-            Err(why) => assert!(why.contains("built without Kerberos"), "{why}"),
+            Err(error) => assert!(error.contains("built without Kerberos"), "{error}"),
         }
     }
 
     #[test]
     fn what_is_wrong_is_shown_where_it_is() {
-        let wrong = "[supervise]\ncontrol = \"off\"\nrestart_delay = \"2m\"\n\
+        let invalid_text = "[supervise]\ncontrol = \"off\"\nrestart_delay = \"2m\"\n\
                      [[process]]\nname = \"a\"\ncommand = [\"lotery\", \"-c\", \"x\"]\nenvironment = \
                      [\"1=2\"]\n\
                      [[process]]\nname = \"a\"\ncommand = []\n\
                      [[process]]\nname = \"a\"\ncommand = [\"up\"]\nrestart = true\n";
-        insta::assert_snapshot!(read(wrong).expect_err("it is wrong"), @r#"
+        insta::assert_snapshot!(read(invalid_text).expect_err("it is wrong"), @r#"
         error: supervise.toml:2:11: a Supervisor without a control socket can be told nothing
             2 | control = "off"
               |           ^^^^^ write "unix:/run/plimsoll-supervise.sock"
@@ -433,7 +438,7 @@ mod tests {
               | ^^^^^^^ did you mean `start`?   allowed: command, environment, name, start, stop_timeout
         7 errors
         "#);
-        let empty = read("").expect_err("it is wrong");
-        assert!(empty.contains("missing key `process`"), "{empty}");
+        let empty_error = read("").expect_err("it is wrong");
+        assert!(empty_error.contains("missing key `process`"), "{empty_error}");
     }
 }

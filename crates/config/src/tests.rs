@@ -18,7 +18,7 @@ mod strategies;
 mod tls;
 mod wrong;
 
-const HERE: MachineDefaults = MachineDefaults {
+const TEST_MACHINE: MachineDefaults = MachineDefaults {
     threads: 1,
     max_connections: 99,
     max_descriptors: 1000,
@@ -27,7 +27,7 @@ const HERE: MachineDefaults = MachineDefaults {
 };
 
 /// The least configuration.
-const LEAST: &str = r#"[[listener]]
+const MINIMAL: &str = r#"[[listener]]
 address = "127.0.0.1:8080"
 group = "web"
 [[group]]
@@ -49,18 +49,19 @@ pub(super) fn all() -> String {
             let text = base64::prelude::BASE64_STANDARD.encode(der);
             format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
         };
-        let made = rcgen::generate_simple_self_signed(["web.example".to_owned()]).unwrap();
-        fs::write(folder.join("a.pem"), pem("CERTIFICATE", made.cert.der())).unwrap();
-        fs::write(folder.join("a.key"), pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
+        let generated = rcgen::generate_simple_self_signed(["web.example".to_owned()]).unwrap();
+        fs::write(folder.join("a.pem"), pem("CERTIFICATE", generated.cert.der())).unwrap();
+        fs::write(folder.join("a.key"), pem("PRIVATE KEY", &generated.signing_key.serialize_der())).unwrap();
         fs::write(folder.join("a.ocsp"), ocsp::tests::response(0, &[0x80, 0], None)).unwrap();
         fs::write(folder.join("eab.key"), "a2V5-_8=\n").unwrap();
         fs::write(folder.join("fleet.keys"), format!("1 {}\n", "ab".repeat(32))).unwrap();
         fs::write(folder.join("b.key"), [b'k'; 32]).unwrap();
         folder
     });
-    let last = "[[group.discover]]\nregistered = true\n";
-    let more = if plimsoll_cluster::discover::KUBERNETES_ENABLED { ENDPOINTS } else { "" };
-    ALL.replace(last, &format!("{last}{more}")).replace("/TLS", FOLDER.to_str().unwrap())
+    let last_section = "[[group.discover]]\nregistered = true\n";
+    let kubernetes_section = if plimsoll_cluster::discover::KUBERNETES_ENABLED { ENDPOINTS } else { "" };
+    ALL.replace(last_section, &format!("{last_section}{kubernetes_section}"))
+        .replace("/TLS", FOLDER.to_str().unwrap())
 }
 
 fn errors(text: &str) -> String {
@@ -71,19 +72,19 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn nowhere(_: &MemberAddress) -> io::Result<std::net::SocketAddr> {
+fn failing_resolver(_: &MemberAddress) -> io::Result<std::net::SocketAddr> {
     Ok(([192, 0, 2, 1], 7).into())
 }
 
 #[test]
 fn a_strategy_is_read_by_itself() {
-    let read = |text: &str| parse_strategy(text).map(|strategy| strategy.with_defaults());
-    assert_eq!(read("random").unwrap().name(), "random");
-    assert_eq!(read(" \"random\" ").unwrap().name(), "random");
-    let (found, knobs) = read("{ least_request = { choices = 3 } }").unwrap().find().unwrap();
-    assert_eq!((found.name, knobs.0), ("least_request", vec![3.0]));
-    assert!(read("{ expression = { weight = 'cpu' } }").unwrap().weight().is_some());
-    for (text, why) in [
+    let parse = |text: &str| parse_strategy(text).map(|strategy| strategy.with_defaults());
+    assert_eq!(parse("random").unwrap().name(), "random");
+    assert_eq!(parse(" \"random\" ").unwrap().name(), "random");
+    let (definition, params) = parse("{ least_request = { choices = 3 } }").unwrap().find().unwrap();
+    assert_eq!((definition.name, params.0), ("least_request", vec![3.0]));
+    assert!(parse("{ expression = { weight = 'cpu' } }").unwrap().weight().is_some());
+    for (text, expected) in [
         ("least_conn", "did you mean `least_connections`?"),
         ("", "unknown strategy"),
         ("expression", "write strategy = { expression"),
@@ -92,14 +93,14 @@ fn a_strategy_is_read_by_itself() {
         ("{ expression = { weight = 'cpu +' } }", "is not an expression"),
         ("random\"}]\nthreads = 0 #", "unknown strategy"),
     ] {
-        let said = read(text).unwrap_err();
-        assert!(said.contains(why) && !said.contains('\n'), "{text}: {said}");
+        let error_text = parse(text).unwrap_err();
+        assert!(error_text.contains(expected) && !error_text.contains('\n'), "{text}: {error_text}");
     }
 }
 
 #[test]
 fn defaults_are_as_documented() {
-    let settings = read(LEAST)
+    let settings = read(MINIMAL)
         .unwrap()
         .settings(
             MachineDefaults {
@@ -109,7 +110,7 @@ fn defaults_are_as_documented() {
                 max_memory: 1 << 30,
                 max_flows: 16384,
             },
-            nowhere,
+            failing_resolver,
         )
         .unwrap();
     assert_eq!((settings.threads, settings.max_connections), (2, 1234));
@@ -178,8 +179,8 @@ fn defaults_are_as_documented() {
     10s
     "#
     );
-    let tcp = read(&LEAST.replace("group = \"web\"", "group = \"web\"\nprotocol = \"tcp\"")).unwrap();
-    let tcp = tcp.settings(HERE, nowhere).unwrap();
+    let tcp = read(&MINIMAL.replace("group = \"web\"", "group = \"web\"\nprotocol = \"tcp\"")).unwrap();
+    let tcp = tcp.settings(TEST_MACHINE, failing_resolver).unwrap();
     assert_eq!(tcp.listeners[0].timeouts.idle, Duration::from_secs(3600));
 }
 
@@ -195,24 +196,30 @@ fn every_key_reaches_the_settings() {
           |        ^^^^^^^^
     2 warnings
     "#);
-    let settings = file.settings(HERE, nowhere).unwrap();
+    let settings = file.settings(TEST_MACHINE, failing_resolver).unwrap();
     assert_eq!(settings.upgrade_deadline, Duration::from_secs(17 * 60));
-    let wanted = file.authorities().unwrap();
-    let [one, two] = &wanted[..] else { panic!("{wanted:?}") };
+    let certificates = file.authorities().unwrap();
+    let [first_certificate, second_certificate] = &certificates[..] else { panic!("{certificates:?}") };
     assert_eq!(
-        (&one.domains[..], &two.domains[..]),
+        (&first_certificate.domains[..], &second_certificate.domains[..]),
         (&["one.example".to_owned()][..], &["two.example".to_owned()][..])
     );
-    assert_eq!((one.directory.as_str(), one.contact.len()), ("https://ca.example:14000/dir", 1));
     assert_eq!(
-        (one.method, one.key_type),
+        (first_certificate.directory.as_str(), first_certificate.contact.len()),
+        ("https://ca.example:14000/dir", 1)
+    );
+    assert_eq!(
+        (first_certificate.method, first_certificate.key_type),
         (plimsoll_acme::ChallengeMethod::Http, plimsoll_acme::KeyType::P384)
     );
-    assert_eq!((one.profile.as_deref(), one.cache.to_str()), (Some("shortlived"), Some("/tmp/acme")));
-    let bound = one.binding.as_ref().unwrap();
-    assert_eq!((bound.id.as_str(), &bound.key[..]), ("kid", &b"key\xfb\xff"[..]));
-    let shown: Vec<_> = settings.listeners[2].tls.as_ref().unwrap().certificates().collect();
-    assert_eq!(shown.iter().map(|one| one.issued).collect::<Vec<_>>(), [false, true, true]);
+    assert_eq!(
+        (first_certificate.profile.as_deref(), first_certificate.cache.to_str()),
+        (Some("shortlived"), Some("/tmp/acme"))
+    );
+    let account_binding = first_certificate.binding.as_ref().unwrap();
+    assert_eq!((account_binding.id.as_str(), &account_binding.key[..]), ("kid", &b"key\xfb\xff"[..]));
+    let listener_certificates: Vec<_> = settings.listeners[2].tls.as_ref().unwrap().certificates().collect();
+    assert_eq!(listener_certificates.iter().map(|one| one.issued).collect::<Vec<_>>(), [false, true, true]);
     let hook = settings.groups[0].hand_over.as_ref().unwrap();
     let hook = (&*hook.host, hook.port, &*hook.path, hook.timeout.as_millis());
     assert_eq!(hook, ("state", 31, "/hand-over", 1501));
@@ -224,24 +231,27 @@ fn every_key_reaches_the_settings() {
     assert_eq!(collector.headers, [("authorization".to_owned(), "Bearer 123".to_owned())]);
     assert_eq!((&*collector.service, collector.timeout), ("edge", Duration::from_secs(3)));
     assert!(collector.authorities.ends_with("a.pem"), "{collector:?}");
-    let fleet = file.fleet(nowhere).unwrap().unwrap();
+    let fleet = file.fleet(failing_resolver).unwrap().unwrap();
     assert_eq!((&*fleet.name, fleet.listen, fleet.seeds.len()), ("lb1", ([127, 0, 0, 1], 7946).into(), 2));
     assert_eq!(fleet.address, Some(([192, 0, 2, 1], 7).into()));
     assert_eq!(fleet.seeds[1], ("::1".to_owned(), 7948));
     assert_eq!((fleet.interval, fleet.bytes_per_second), (Duration::from_millis(38), 39_000));
     assert_eq!((fleet.probers, fleet.forget_after), (2, Duration::from_secs(40)));
-    let watched = file.watched_groups(&settings);
-    let monitor = format!("{:?}", watched[0].monitor);
+    let cluster_groups = file.watched_groups(&settings);
+    let monitor = format!("{:?}", cluster_groups[0].monitor);
     assert_eq!(
         monitor,
         "Some(MonitorSettings \
          { source: Pull, metric: Expression(\"cpu * 0.5\"), interval: 24s, target: MonitorTarget { \
          host: None, port: Some(25), path: \"/l\", timeout: 26s } })"
     );
-    assert_eq!((&*watched[0].members[1].name, watched[0].members[1].capacity), ("[2001:db8::1]:81", 2.5));
-    let target = &watched[1].monitor.as_ref().unwrap().target;
+    assert_eq!(
+        (&*cluster_groups[0].members[1].name, cluster_groups[0].members[1].capacity),
+        ("[2001:db8::1]:81", 2.5)
+    );
+    let target = &cluster_groups[1].monitor.as_ref().unwrap().target;
     assert_eq!((target.host.as_deref(), target.port, &*target.path), (Some("m"), Some(27), "/{member}"));
-    assert_eq!(watched[1].weight, None);
+    assert_eq!(cluster_groups[1].weight, None);
     let iiop = settings.groups[2].iiop.as_ref().unwrap();
     assert_eq!((iiop.key.as_deref(), &*iiop.type_id), (Some(&b"Calc"[..]), &b"IDL:Calc:1.0"[..]));
     assert_eq!((iiop.max_message, iiop.connections), (4097, 30));
@@ -261,19 +271,25 @@ fn every_key_reaches_the_settings() {
     assert_eq!(objective, [Some(Duration::from_millis(301)), None]);
     let aperture: Vec<_> = settings.groups.iter().map(|group| group.spec.aperture).take(2).collect();
     assert_eq!(aperture, [Some(12), None]);
-    let drawn = file.config.groups[3].lottery.as_ref().unwrap();
-    assert_eq!((&*drawn.service.0, drawn.daemons.len(), drawn.keys.0.to_str()), ("web", 2, Some("/keys")));
+    let lottery_config = file.config.groups[3].lottery.as_ref().unwrap();
+    assert_eq!(
+        (&*lottery_config.service.0, lottery_config.daemons.len(), lottery_config.keys.0.to_str()),
+        ("web", 2, Some("/keys"))
+    );
     assert_eq!(
         (settings.groups[3].spec.strategy.name, settings.groups[3].spec.members.len()),
         ("expression", 0)
     );
-    let zones: Vec<_> =
-        settings.listeners.iter().filter_map(|one| Some((one.protocol, one.zone.as_ref()?))).collect();
+    let zones: Vec<_> = settings
+        .listeners
+        .iter()
+        .filter_map(|listener| Some((listener.protocol, listener.zone.as_ref()?)))
+        .collect();
     let [(plimsoll_proxy::Protocol::Dns, udp), (plimsoll_proxy::Protocol::DnsStream, tcp)] = zones[..] else {
         panic!("{zones:?}")
     };
     assert_eq!((udp, &*udp.domain, udp.ttl, udp.rate, udp.slip), (tcp, "web.example.", 2, 78, 79));
-    let mut shown = format!(
+    let mut settings_text = format!(
         "{} {} {:?} {:?}\n{:#?}\n",
         settings.threads,
         settings.max_connections,
@@ -283,7 +299,7 @@ fn every_key_reaches_the_settings() {
     );
     for group in settings.groups {
         let spec = &group.spec;
-        shown += &format!(
+        settings_text += &format!(
             "{} {} {:?} {:?} {:?}\n{:#?}\n{:?}\n{:?}\n",
             spec.name,
             spec.strategy.name,
@@ -294,7 +310,7 @@ fn every_key_reaches_the_settings() {
             spec.health,
             spec.outlier
         );
-        shown += &format!(
+        settings_text += &format!(
             "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{} {:?} {} {:?} {:?}\n",
             group.public,
             group.probe,
@@ -308,7 +324,7 @@ fn every_key_reaches_the_settings() {
             (group.send_proxy, group.http2)
         );
     }
-    assert_snapshot!("all_settings", shown);
+    assert_snapshot!("all_settings", settings_text);
     assert_eq!(
         file.admin(),
         AdminConfig {
@@ -345,34 +361,34 @@ fn every_key_reaches_the_settings() {
 
 #[test]
 fn what_is_shown_can_be_read_again() {
-    for text in [LEAST, &all()] {
-        let filled = read(text).unwrap().config.with_defaults(HERE);
-        let shown = toml::to_string_pretty(&filled).unwrap();
-        let again = read(&shown).unwrap_or_else(|problems| panic!("{problems}{shown}"));
-        assert_eq!(again.config, filled, "{shown}");
-        assert_eq!(again.config.with_defaults(HERE), filled, "nothing is left to fill");
+    for text in [MINIMAL, &all()] {
+        let completed = read(text).unwrap().config.with_defaults(TEST_MACHINE);
+        let rendered = toml::to_string_pretty(&completed).unwrap();
+        let reread = read(&rendered).unwrap_or_else(|problems| panic!("{problems}{rendered}"));
+        assert_eq!(reread.config, completed, "{rendered}");
+        assert_eq!(reread.config.with_defaults(TEST_MACHINE), completed, "nothing is left to fill");
     }
 }
 
 #[test]
 fn a_location_and_an_address_are_taken_once() {
-    let twice =
+    let duplicate_members =
         r#"members = [{ address = "a:1", location = "host1" }, { address = "b:1", location = "host1" }]"#;
-    let said = errors(&LEAST.replace("members = [\"127.0.0.1:1\"]", twice));
-    assert!(said.contains("a second member at `host1` in group `web`"), "{said}");
-    let said =
-        errors(&format!("{LEAST}[admin]\nreports = \"127.0.0.1:7\"\nload_manager = \"127.0.0.1:7\"\n"));
-    assert!(said.contains("`load_manager` is also the address of `reports`"), "{said}");
-    let said = errors(
-        &LEAST.replace("members = [\"127.0.0.1:1\"]", "members = [{ address = \"a:1\", location = \"\" }]"),
+    let error_text = errors(&MINIMAL.replace("members = [\"127.0.0.1:1\"]", duplicate_members));
+    assert!(error_text.contains("a second member at `host1` in group `web`"), "{error_text}");
+    let error_text =
+        errors(&format!("{MINIMAL}[admin]\nreports = \"127.0.0.1:7\"\nload_manager = \"127.0.0.1:7\"\n"));
+    assert!(error_text.contains("`load_manager` is also the address of `reports`"), "{error_text}");
+    let error_text = errors(
+        &MINIMAL.replace("members = [\"127.0.0.1:1\"]", "members = [{ address = \"a:1\", location = \"\" }]"),
     );
-    assert!(said.contains("is empty") && said.contains("a location, such as"), "{said}");
+    assert!(error_text.contains("is empty") && error_text.contains("a location, such as"), "{error_text}");
 }
 
 #[test]
 fn names_that_cannot_be_looked_up_are_placed() {
-    let file = read(&LEAST.replace("127.0.0.1:1", "no.such.name:1")).unwrap();
-    let problems = file.settings(HERE, |_| Err(io::Error::other("not known"))).unwrap_err();
+    let file = read(&MINIMAL.replace("127.0.0.1:1", "no.such.name:1")).unwrap();
+    let problems = file.settings(TEST_MACHINE, |_| Err(io::Error::other("not known"))).unwrap_err();
     assert_snapshot!(problems, @r#"
     error: plimsoll.toml:6:12: cannot look up `no.such.name`: not known
         6 | members = ["no.such.name:1"]
@@ -397,7 +413,7 @@ fn examples_are_valid() {
         if path.extension().is_some_and(|extension| extension == "toml") {
             let file = super::read(&path).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(file.warnings.to_string(), "", "{}", path.display());
-            file.settings(HERE, nowhere).unwrap();
+            file.settings(TEST_MACHINE, failing_resolver).unwrap();
             count += 1;
         }
     }

@@ -77,23 +77,23 @@ mod tests {
 
     #[test]
     fn the_schema_names_only_formats_that_are_checked() {
-        fn walk(schema: &Value, found: &mut usize) {
+        fn walk(schema: &Value, format_count: &mut usize) {
             match schema {
                 Value::Object(map) => {
                     if let Some(Value::String(format)) = map.get("format")
                         && map.get("type").is_some_and(|kind| kind == "string")
                     {
-                        *found += 1;
+                        *format_count += 1;
                         assert!(super::FORMATS.iter().any(|(name, ..)| name == format), "{format}");
                     }
-                    map.values().for_each(|value| walk(value, found));
+                    map.values().for_each(|value| walk(value, format_count));
                 }
-                Value::Array(list) => list.iter().for_each(|value| walk(value, found)),
+                Value::Array(items) => items.iter().for_each(|value| walk(value, format_count)),
                 _ => {}
             }
         }
-        let mut found = 0;
-        walk(crate::schema().as_value(), &mut found);
-        assert!(found > 20, "{found}");
+        let mut format_count = 0;
+        walk(crate::schema().as_value(), &mut format_count);
+        assert!(format_count > 20, "{format_count}");
     }
 }

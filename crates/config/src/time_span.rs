@@ -53,11 +53,11 @@ impl FromStr for TimeSpan {
         }
         let mut total: u128 = 0;
         let mut rest = text;
-        let mut above = u128::MAX;
+        let mut previous_unit = u128::MAX;
         while !rest.is_empty() {
-            let (billionths, after) = number(rest)?;
-            let end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-            let (name, tail) = after.split_at(end);
+            let (billionths, remainder) = number(rest)?;
+            let end = remainder.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(remainder.len());
+            let (name, tail) = remainder.split_at(end);
             if name.is_empty() {
                 return Err(format!("has no unit: write \"{text}s\" or \"{text}ms\""));
             }
@@ -67,10 +67,10 @@ impl FromStr for TimeSpan {
                     name.trim()
                 ));
             };
-            if *nanos >= above {
+            if *nanos >= previous_unit {
                 return Err("has its units in the wrong order: the greatest comes first".into());
             }
-            above = *nanos;
+            previous_unit = *nanos;
             let scaled = billionths.checked_mul(*nanos).ok_or_else(too_long)?;
             if !scaled.is_multiple_of(1_000_000_000) {
                 return Err("is finer than a nanosecond".into());
@@ -93,37 +93,37 @@ fn too_long() -> String {
 /// Returns the number at the start of `text` in billionths, and the text behind it.
 fn number(text: &str) -> Result<(u128, &str), String> {
     let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (whole, mut rest) = text.split_at(digits(text));
-    if whole.is_empty() {
+    let (whole_digits, mut rest) = text.split_at(digits(text));
+    if whole_digits.is_empty() {
         return Err("does not begin with a number".into());
     }
     let mut fraction = "";
-    if let Some(after) = rest.strip_prefix('.') {
-        (fraction, rest) = after.split_at(digits(after));
+    if let Some(rest_after) = rest.strip_prefix('.') {
+        (fraction, rest) = rest_after.split_at(digits(rest_after));
         if fraction.is_empty() {
             return Err("has no digit after the decimal point".into());
         }
     }
-    if whole.len() > 18 {
+    if whole_digits.len() > 18 {
         return Err(too_long());
     }
     if fraction.len() > FRACTION_DIGITS {
         return Err(format!("has more than {FRACTION_DIGITS} digits after the decimal point"));
     }
-    let padded = format!("{fraction:0<FRACTION_DIGITS$}");
+    let padded_fraction = format!("{fraction:0<FRACTION_DIGITS$}");
     let parse = |digits: &str| digits.parse::<u128>().map_err(|error| error.to_string());
-    Ok((parse(whole)? * 1_000_000_000 + parse(&padded)?, rest))
+    Ok((parse(whole_digits)? * 1_000_000_000 + parse(&padded_fraction)?, rest))
 }
 
 impl fmt::Display for TimeSpan {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut left = self.0.as_nanos();
-        if left == 0 {
+        let mut remaining = self.0.as_nanos();
+        if remaining == 0 {
             return out.write_str("0s");
         }
         for (name, nanos) in UNITS {
-            let count = left / nanos;
-            left %= nanos;
+            let count = remaining / nanos;
+            remaining %= nanos;
             if count > 0 {
                 write!(out, "{count}{name}")?;
             }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn spans_are_exact() {
-        for (text, nanos, shown) in [
+        for (text, nanos, displayed) in [
             ("0s", 0, "0s"),
             ("250ms", 250_000_000, "250ms"),
             ("1500ms", 1_500_000_000, "1s500ms"),
@@ -164,14 +164,14 @@ mod tests {
         ] {
             let span: TimeSpan = text.parse().unwrap();
             assert_eq!(span.0.as_nanos(), nanos, "{text}");
-            assert_eq!(span.to_string(), shown, "{text}");
-            assert_eq!(shown.parse::<TimeSpan>().unwrap(), span, "{text}");
+            assert_eq!(span.to_string(), displayed, "{text}");
+            assert_eq!(displayed.parse::<TimeSpan>().unwrap(), span, "{text}");
         }
     }
 
     #[test]
     fn what_is_no_span_says_why() {
-        for (text, why) in [
+        for (text, expected) in [
             ("", "empty"),
             ("30", "write \"30s\""),
             ("s", "begin with a number"),
@@ -190,7 +190,7 @@ mod tests {
             ("1s5", "has no unit"),
         ] {
             let error = text.parse::<TimeSpan>().unwrap_err();
-            assert!(error.contains(why), "{text:?}: {error}");
+            assert!(error.contains(expected), "{text:?}: {error}");
         }
     }
 

@@ -130,12 +130,13 @@ pub struct MemberTls {
 }
 
 /// Checks the listener's protocol against its TLS, and TLS's own settings against each other.
-pub(super) fn check(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     let protocol = listener.protocol;
     let Some(tls) = &listener.tls else {
-        if protocol == ListenerProtocol::Https && !spot.is_broken("tls") {
-            let problem = ConfigDiagnostic::error(spot.value_span(), "an https listener needs a certificate");
-            found.push(
+        if protocol == ListenerProtocol::Https && !spans.is_broken("tls") {
+            let problem =
+                ConfigDiagnostic::error(spans.value_span(), "an https listener needs a certificate");
+            diagnostics.push(
                 problem
                     .hint("add tls = { certificates = [{ certificate = \"web.pem\", key = \"web.key\" }] }"),
             );
@@ -146,63 +147,66 @@ pub(super) fn check(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<
         ListenerProtocol::Https | ListenerProtocol::Tcp | ListenerProtocol::Xds => {}
         ListenerProtocol::Http => {
             let problem =
-                ConfigDiagnostic::error(spot.key_span("tls"), "an http listener does not speak TLS");
-            found.push(problem.hint("write protocol = \"https\""));
+                ConfigDiagnostic::error(spans.key_span("tls"), "an http listener does not speak TLS");
+            diagnostics.push(problem.hint("write protocol = \"https\""));
         }
         ListenerProtocol::Udp | ListenerProtocol::Iiop | ListenerProtocol::Dns => {
             let message = format!("tls is not supported for {}", protocol.name());
-            found.push(
-                ConfigDiagnostic::error(spot.key_span("tls"), message).hint("https, tcp and xds have it"),
+            diagnostics.push(
+                ConfigDiagnostic::error(spans.key_span("tls"), message).hint("https, tcp and xds have it"),
             );
         }
     }
-    let spot = spot.key("tls");
-    if tls.client_ca.is_none() && spot.has_key("client_certificate") {
+    let spans = spans.key("tls");
+    if tls.client_ca.is_none() && spans.has_key("client_certificate") {
         let message = "`client_certificate` has no effect: clients are asked for none";
-        found.push(
-            ConfigDiagnostic::warning(spot.key_span("client_certificate"), message).hint("add client_ca"),
+        diagnostics.push(
+            ConfigDiagnostic::warning(spans.key_span("client_certificate"), message).hint("add client_ca"),
         );
     }
-    for (place, named) in tls.names.iter().enumerate() {
-        if let Some(first) = tls.names[..place].iter().position(|before| before.name == named.name) {
-            let names = spot.key("names");
-            let message = format!("a second group for the name {}", named.name);
-            let problem = ConfigDiagnostic::error(names.item(place).key("name").value_span(), message);
-            found.push(problem.with_related(names.item(first).key("name").value_span(), "the first is here"));
+    for (name_index, server_name) in tls.names.iter().enumerate() {
+        if let Some(first) =
+            tls.names[..name_index].iter().position(|earlier| earlier.name == server_name.name)
+        {
+            let names = spans.key("names");
+            let message = format!("a second group for the name {}", server_name.name);
+            let problem = ConfigDiagnostic::error(names.item(name_index).key("name").value_span(), message);
+            diagnostics
+                .push(problem.with_related(names.item(first).key("name").value_span(), "the first is here"));
         }
     }
 }
 
 /// Checks that members' certificates can be verified.
-pub(super) fn check_members(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check_members(group: &GroupConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     let Some(tls) = &group.tls else { return };
-    if tls.verify && tls.ca.is_none() && !spot.key("tls").is_broken("ca") {
+    if tls.verify && tls.ca.is_none() && !spans.key("tls").is_broken("ca") {
         let message = "`tls` names no authorities to check members' certificates by";
-        let problem = ConfigDiagnostic::error(spot.key_span("tls"), message);
+        let problem = ConfigDiagnostic::error(spans.key_span("tls"), message);
         let hint =
             "add ca = \"/etc/ssl/certs/ca-certificates.crt\" or your own; verify = false believes anybody";
-        found.push(problem.hint(hint));
+        diagnostics.push(problem.hint(hint));
     }
 }
 
 /// Reads a file; a failure is added to `found` at its place.
-fn read(path: &FilePath, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) -> Vec<u8> {
+fn read(path: &FilePath, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) -> Vec<u8> {
     std::fs::read(&path.0).unwrap_or_else(|error| {
         let message = format!("cannot read {}: {error}", path.0.display());
-        found.push(ConfigDiagnostic::error(spot.value_span(), message));
+        diagnostics.push(ConfigDiagnostic::error(spans.value_span(), message));
         Vec::new()
     })
 }
 
 /// Reads an OCSP response in the same way.
-fn read_ocsp(path: &FilePath, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) -> Vec<u8> {
-    let before = found.len();
-    let der = read(path, spot, found);
-    if found.len() == before
-        && let Err(why) = OcspResponse::read(&der)
+fn read_ocsp(path: &FilePath, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) -> Vec<u8> {
+    let previous_len = diagnostics.len();
+    let der = read(path, spans, diagnostics);
+    if diagnostics.len() == previous_len
+        && let Err(error) = OcspResponse::read(&der)
     {
-        let problem = ConfigDiagnostic::error(spot.value_span(), format!("{}: {why}", path.0.display()));
-        found.push(problem.hint("`openssl ocsp … -respout FILE` writes one"));
+        let problem = ConfigDiagnostic::error(spans.value_span(), format!("{}: {error}", path.0.display()));
+        diagnostics.push(problem.hint("`openssl ocsp … -respout FILE` writes one"));
     }
     der
 }
@@ -216,15 +220,19 @@ struct CertificateContents {
 }
 
 impl CertificateContents {
-    fn read(certificate: &CertificateFiles, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) -> Self {
+    fn read(
+        certificate: &CertificateFiles,
+        spans: &SpanTree,
+        diagnostics: &mut Vec<ConfigDiagnostic>,
+    ) -> Self {
         Self {
             source: certificate.certificate.to_string(),
-            chain: read(&certificate.certificate, spot.key("certificate"), found),
-            key: read(&certificate.key, spot.key("key"), found),
+            chain: read(&certificate.certificate, spans.key("certificate"), diagnostics),
+            key: read(&certificate.key, spans.key("key"), diagnostics),
             ocsp: certificate
                 .ocsp
                 .as_ref()
-                .map_or_else(Vec::new, |path| read_ocsp(path, spot.key("ocsp"), found)),
+                .map_or_else(Vec::new, |path| read_ocsp(path, spans.key("ocsp"), diagnostics)),
         }
     }
 
@@ -242,22 +250,24 @@ impl CertificateContents {
 /// `found`.
 pub(super) fn of_listener(
     listener: &ListenerConfig,
-    spot: &SpanTree,
-    found: &mut Vec<ConfigDiagnostic>,
+    spans: &SpanTree,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) -> Option<proxy::ListenerTls> {
     let tls = listener.tls.as_ref()?;
-    let before = found.len();
-    let spots = spot.key("certificates");
-    let held = tls.certificates.iter().enumerate();
-    let held: Vec<CertificateContents> =
-        held.map(|(place, one)| CertificateContents::read(one, spots.item(place), found)).collect();
-    let authorities = tls.client_ca.as_ref().map(|path| read(path, spot.key("client_ca"), found));
-    let issued = tls.acme.as_ref().map(|acme| acme::requested_certificates(acme, spot.key("acme"), found));
-    if found.len() > before {
+    let previous_len = diagnostics.len();
+    let root_spans = spans.key("certificates");
+    let contents = tls.certificates.iter().enumerate();
+    let contents: Vec<CertificateContents> = contents
+        .map(|(index, files)| CertificateContents::read(files, root_spans.item(index), diagnostics))
+        .collect();
+    let authorities = tls.client_ca.as_ref().map(|path| read(path, spans.key("client_ca"), diagnostics));
+    let requested =
+        tls.acme.as_ref().map(|acme| acme::requested_certificates(acme, spans.key("acme"), diagnostics));
+    if diagnostics.len() > previous_len {
         return None;
     }
     let certificates: Vec<proxy::CertificateBundle<'_>> =
-        held.iter().map(CertificateContents::borrow).collect();
+        contents.iter().map(CertificateContents::borrow).collect();
     let clients = authorities.as_ref().map(|authorities| proxy::ClientVerification {
         authorities,
         optional: tls.client_certificate == ClientCertificate::Optional,
@@ -268,19 +278,21 @@ pub(super) fn of_listener(
         _ => &[],
     };
     let names = tls.names.iter();
-    let groups: BTreeMap<Box<str>, Arc<str>> =
-        names.map(|named| (named.name.0.as_str().into(), named.group.0.as_str().into())).collect();
-    let tls12 = tls.min_version == TlsVersion::Tls12;
-    let issued = acme::certificate_slots(&issued.unwrap_or_default());
-    let made = proxy::ListenerTls::new(&certificates, &issued, clients, tls12, protocols, groups);
-    made.map_err(|(place, why)| {
-        let at = match place {
-            Some(place) => spots.item(place),
-            None => spot.key("client_ca"),
-        };
-        found.push(ConfigDiagnostic::error(at.value_span(), why));
-    })
-    .ok()
+    let groups: BTreeMap<Box<str>, Arc<str>> = names
+        .map(|server_name| (server_name.name.0.as_str().into(), server_name.group.0.as_str().into()))
+        .collect();
+    let allows_tls12 = tls.min_version == TlsVersion::Tls12;
+    let slots = acme::certificate_slots(&requested.unwrap_or_default());
+    let result = proxy::ListenerTls::new(&certificates, &slots, clients, allows_tls12, protocols, groups);
+    result
+        .map_err(|(failed_index, reason)| {
+            let fault_spans = match failed_index {
+                Some(index) => root_spans.item(index),
+                None => spans.key("client_ca"),
+            };
+            diagnostics.push(ConfigDiagnostic::error(fault_spans.value_span(), reason));
+        })
+        .ok()
 }
 
 impl ConfigFile {
@@ -290,26 +302,26 @@ impl ConfigFile {
     /// # Errors
     /// Fails with their problems, each with its place in the file.
     pub fn check_files(&self) -> Result<ConfigDiagnostics, ConfigDiagnostics> {
-        let mut found = Vec::new();
+        let mut diagnostics = Vec::new();
         for (index, listener) in self.config.listeners.iter().enumerate() {
-            let spot = self.spans.key("listener").item(index);
-            if let Some(tls) = of_listener(listener, spot.key("tls"), &mut found) {
-                warn_of_expiry(&tls, spot.key("tls"), SystemTime::now(), &mut found);
-                warn_of_staples(listener, spot.key("tls"), SystemTime::now(), &mut found);
+            let spans = self.spans.key("listener").item(index);
+            if let Some(tls) = of_listener(listener, spans.key("tls"), &mut diagnostics) {
+                warn_of_expiry(&tls, spans.key("tls"), SystemTime::now(), &mut diagnostics);
+                warn_of_staples(listener, spans.key("tls"), SystemTime::now(), &mut diagnostics);
             }
-            affinity::of_listener(listener, spot, &mut found);
+            affinity::of_listener(listener, spans, &mut diagnostics);
         }
         for (index, group) in self.config.groups.iter().enumerate() {
             if let Some(tls) = &group.tls {
-                let spot = self.spans.key("group").item(index).key("tls");
-                of_group(tls, group.protocol, spot, &mut found);
+                let spans = self.spans.key("group").item(index).key("tls");
+                of_group(tls, group.protocol, spans, &mut diagnostics);
             }
         }
         if let Some(tracing) = &self.config.tracing {
-            trace::check_files(tracing, self.spans.key("tracing"), &mut found);
+            trace::check_files(tracing, self.spans.key("tracing"), &mut diagnostics);
         }
-        found.extend(self.warnings.list().iter().cloned());
-        let problems = ConfigDiagnostics::new(Arc::clone(&self.source), found);
+        diagnostics.extend(self.warnings.list().iter().cloned());
+        let problems = ConfigDiagnostics::new(Arc::clone(&self.source), diagnostics);
         if problems.has_errors() { Err(problems) } else { Ok(problems) }
     }
 }
@@ -317,56 +329,69 @@ impl ConfigFile {
 /// Warns of certificates from files that have expired, or will soon.
 fn warn_of_expiry(
     tls: &proxy::ListenerTls,
-    spot: &SpanTree,
+    spans: &SpanTree,
     now: SystemTime,
-    found: &mut Vec<ConfigDiagnostic>,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) {
-    let shown = tls.certificates().filter(|shown| !shown.issued).enumerate();
-    for (place, shown) in shown {
-        let Some(leaf) = shown.leaf.as_ref().and_then(|leaf| LeafCertificate::from_der(leaf)) else {
+    let certificate = tls.certificates().filter(|certificate| !certificate.issued).enumerate();
+    for (index, certificate) in certificate {
+        let Some(leaf_certificate) = certificate
+            .leaf
+            .as_ref()
+            .and_then(|leaf_certificate| LeafCertificate::from_der(leaf_certificate))
+        else {
             continue;
         };
-        let left = leaf.seconds_left(now);
-        let message = if left < 0.0 {
-            format!("the certificate {} is over", shown.source)
-        } else if leaf.expires_soon(now) {
-            format!("the certificate {} ends in {}", shown.source, crate::time_span::short_duration(left))
+        let seconds_left = leaf_certificate.seconds_left(now);
+        let message = if seconds_left < 0.0 {
+            format!("the certificate {} is over", certificate.source)
+        } else if leaf_certificate.expires_soon(now) {
+            format!(
+                "the certificate {} ends in {}",
+                certificate.source,
+                crate::time_span::short_duration(seconds_left)
+            )
         } else {
             continue;
         };
-        let at = spot.key("certificates").item(place).key("certificate").value_span();
-        found.push(ConfigDiagnostic::warning(at, message).hint("put a new one in its place and reload"));
+        let span = spans.key("certificates").item(index).key("certificate").value_span();
+        diagnostics
+            .push(ConfigDiagnostic::warning(span, message).hint("put a new one in its place and reload"));
     }
 }
 
 /// Warns of OCSP responses that make clients refuse the certificate.
 fn warn_of_staples(
     listener: &ListenerConfig,
-    spot: &SpanTree,
+    spans: &SpanTree,
     now: SystemTime,
-    found: &mut Vec<ConfigDiagnostic>,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) {
     let certificates = listener.tls.iter().flat_map(|tls| &tls.certificates).enumerate();
-    for (place, path) in certificates.filter_map(|(place, one)| Some((place, one.ocsp.as_ref()?))) {
+    for (index, path) in certificates.filter_map(|(index, files)| Some((index, files.ocsp.as_ref()?))) {
         // A file that cannot be read was reported before.
-        let Some(stapled) = std::fs::read(&path.0).ok().and_then(|der| OcspResponse::read(&der).ok()) else {
+        let Some(ocsp_response) = std::fs::read(&path.0).ok().and_then(|der| OcspResponse::read(&der).ok())
+        else {
             continue;
         };
-        let over = stapled.valid_until.and_then(|until| now.duration_since(until).ok());
-        let message = match over {
-            Some(over) => {
-                let ago = crate::time_span::short_duration(over.as_secs_f64());
+        let expired_for =
+            ocsp_response.valid_until.and_then(|valid_until| now.duration_since(valid_until).ok());
+        let message = match expired_for {
+            Some(expired_for) => {
+                let ago = crate::time_span::short_duration(expired_for.as_secs_f64());
                 format!(
                     "the OCSP response {path} was good until {ago} ago: clients may refuse the certificate"
                 )
             }
-            None if !stapled.is_good => {
+            None if !ocsp_response.is_good => {
                 format!("the OCSP response {path} does not say that the certificate is good")
             }
             None => continue,
         };
-        let at = spot.key("certificates").item(place).key("ocsp").value_span();
-        found.push(ConfigDiagnostic::warning(at, message).hint("fetch a new one and reload, or take it out"));
+        let span = spans.key("certificates").item(index).key("ocsp").value_span();
+        diagnostics.push(
+            ConfigDiagnostic::warning(span, message).hint("fetch a new one and reload, or take it out"),
+        );
     }
 }
 
@@ -375,33 +400,41 @@ fn warn_of_staples(
 pub(super) fn of_group(
     tls: &MemberTls,
     protocol: MemberProtocol,
-    spot: &SpanTree,
-    found: &mut Vec<ConfigDiagnostic>,
+    spans: &SpanTree,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
 ) -> Option<proxy::MemberTls> {
-    let before = found.len();
-    let authorities = tls.ca.as_ref().map(|path| read(path, spot.key("ca"), found));
-    let own = tls.own.as_ref().map(|own| CertificateContents::read(own, spot.key("own"), found));
-    if found.len() > before {
+    let previous_len = diagnostics.len();
+    let authorities = tls.ca.as_ref().map(|path| read(path, spans.key("ca"), diagnostics));
+    let client_certificate = tls.own.as_ref().map(|client_certificate| {
+        CertificateContents::read(client_certificate, spans.key("own"), diagnostics)
+    });
+    if diagnostics.len() > previous_len {
         return None;
     }
-    let trust = if tls.verify {
+    let member_trust = if tls.verify {
         // A table without authorities was refused before; if not, no member is trusted.
         proxy::MemberTrust::Authorities(authorities.as_deref().unwrap_or_default())
     } else {
         proxy::MemberTrust::AnyCertificate
     };
-    let tls12 = tls.min_version == TlsVersion::Tls12;
+    let allows_tls12 = tls.min_version == TlsVersion::Tls12;
     let name = tls.server_name.as_deref();
     let protocols: &[&[u8]] = if protocol == MemberProtocol::H2 { &[b"h2"] } else { &[] };
-    let made =
-        proxy::MemberTls::new(trust, name, own.as_ref().map(CertificateContents::borrow), tls12, protocols);
-    made.map_err(|(fault, why)| {
-        let at = match fault {
-            proxy::InvalidTlsPart::OwnCertificate => "own",
-            proxy::InvalidTlsPart::Name => "server_name",
-            proxy::InvalidTlsPart::Authorities => "ca",
-        };
-        found.push(ConfigDiagnostic::error(spot.key(at).value_span(), why));
-    })
-    .ok()
+    let result = proxy::MemberTls::new(
+        member_trust,
+        name,
+        client_certificate.as_ref().map(CertificateContents::borrow),
+        allows_tls12,
+        protocols,
+    );
+    result
+        .map_err(|(invalid_part, reason)| {
+            let fault_key = match invalid_part {
+                proxy::InvalidTlsPart::OwnCertificate => "own",
+                proxy::InvalidTlsPart::Name => "server_name",
+                proxy::InvalidTlsPart::Authorities => "ca",
+            };
+            diagnostics.push(ConfigDiagnostic::error(spans.key(fault_key).value_span(), reason));
+        })
+        .ok()
 }

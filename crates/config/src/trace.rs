@@ -135,7 +135,7 @@ impl FromStr for HeaderLine {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once(':').ok_or("has no `:`: write \"NAME: VALUE\"")?;
-        let name: HeaderName = name.parse().map_err(|why| format!("has a name that {why}"))?;
+        let name: HeaderName = name.parse().map_err(|error| format!("has a name that {error}"))?;
         if RESERVED_HEADERS.contains(&&*name.0) {
             return Err(format!("is a field that is set anyway ({})", RESERVED_HEADERS.join(", ")));
         }
@@ -161,32 +161,37 @@ impl fmt::Display for HeaderLine {
 }
 
 /// Checks its keys against one another.
-pub(super) fn check(tracing: &TracingConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check(tracing: &TracingConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     let CollectorUrl(url) = &tracing.endpoint;
     if tracing.ca.is_some() && !url.https {
         let message = "`ca` has no effect: spans are not sent over https";
-        found.push(ConfigDiagnostic::warning(spot.key_span("ca"), message).hint("take it out"));
+        diagnostics.push(ConfigDiagnostic::warning(spans.key_span("ca"), message).hint("take it out"));
     }
-    let near = matches!(&*url.host, "127.0.0.1" | "::1" | "localhost");
-    if !tracing.headers.is_empty() && !url.https && !near {
+    let is_local = matches!(&*url.host, "127.0.0.1" | "::1" | "localhost");
+    if !tracing.headers.is_empty() && !url.https && !is_local {
         let message = "whoever is on the way to `endpoint` can read what is in `headers`";
-        found.push(ConfigDiagnostic::warning(spot.key("headers").value_span(), message).hint("use https://"));
+        diagnostics
+            .push(ConfigDiagnostic::warning(spans.key("headers").value_span(), message).hint("use https://"));
     }
 }
 
 /// Checks that the authorities can be read, if they are needed.
-pub(super) fn check_files(tracing: &TracingConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check_files(
+    tracing: &TracingConfig,
+    spans: &SpanTree,
+    diagnostics: &mut Vec<ConfigDiagnostic>,
+) {
     if !tracing.endpoint.0.https {
         return;
     }
     let path = tracing.authorities();
     // A folder can be opened, and not be read.
-    let read = || -> io::Result<()> { std::fs::File::open(&path)?.read(&mut [0]).map(drop) };
-    if let Err(error) = read() {
-        let at = if spot.has_key("ca") { spot.key("ca") } else { spot.key("endpoint") };
+    let check_readable = || -> io::Result<()> { std::fs::File::open(&path)?.read(&mut [0]).map(drop) };
+    if let Err(error) = check_readable() {
+        let span = if spans.has_key("ca") { spans.key("ca") } else { spans.key("endpoint") };
         let message = format!("cannot read the authorities in {}: {error}", path.display());
-        found.push(
-            ConfigDiagnostic::error(at.value_span(), message).hint("name a file of them, PEM, as `ca`"),
+        diagnostics.push(
+            ConfigDiagnostic::error(span.value_span(), message).hint("name a file of them, PEM, as `ca`"),
         );
     }
 }
@@ -199,8 +204,8 @@ mod tests {
     fn headers_are_lines() {
         let line: HeaderLine = "X-Api-Key:  a b: c ".parse().unwrap();
         assert_eq!(line.to_string(), "x-api-key: a b: c");
-        for bad in ["authorization", ": x", "a b: x", "Host: x", "x: \u{fc}", "x: a\r\nb: c"] {
-            assert!(bad.parse::<HeaderLine>().is_err(), "{bad}");
+        for invalid in ["authorization", ": x", "a b: x", "Host: x", "x: \u{fc}", "x: a\r\nb: c"] {
+            assert!(invalid.parse::<HeaderLine>().is_err(), "{invalid}");
         }
     }
 
@@ -208,8 +213,8 @@ mod tests {
     fn an_endpoint_is_a_url_without_a_query() {
         let url: CollectorUrl = "http://127.0.0.1:4318".parse().unwrap();
         assert_eq!(admin::traces_url(&url.0).to_string(), "http://127.0.0.1:4318/v1/traces");
-        for bad in ["127.0.0.1:4318", "grpc://a", "http://", "http://a/x?y"] {
-            assert!(bad.parse::<CollectorUrl>().is_err(), "{bad}");
+        for invalid in ["127.0.0.1:4318", "grpc://a", "http://", "http://a/x?y"] {
+            assert!(invalid.parse::<CollectorUrl>().is_err(), "{invalid}");
         }
     }
 }

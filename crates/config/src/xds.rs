@@ -5,35 +5,35 @@ use super::spans::SpanTree;
 use super::{BindingMode, ListenerConfig, ListenerProtocol};
 
 /// Checks the keys of such a listener against each other.
-pub(super) fn check(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     if listener.protocol != ListenerProtocol::Xds {
         return;
     }
-    let groups = spot.key("groups");
-    for (place, group) in listener.groups.iter().enumerate() {
-        let at = groups.item(place);
+    let groups = spans.key("groups");
+    for (index, group) in listener.groups.iter().enumerate() {
+        let group_span = groups.item(index);
         if *group == listener.group {
             let message = format!("group `{group}` is the listener's own already");
-            found.push(
-                ConfigDiagnostic::error(at.value_span(), message)
-                    .with_related(spot.key("group").value_span(), "here"),
+            diagnostics.push(
+                ConfigDiagnostic::error(group_span.value_span(), message)
+                    .with_related(spans.key("group").value_span(), "here"),
             );
-        } else if let Some(first) = listener.groups[..place].iter().position(|before| before == group) {
+        } else if let Some(first) = listener.groups[..index].iter().position(|earlier| earlier == group) {
             let message = format!("group `{group}` is there twice");
-            found.push(
-                ConfigDiagnostic::error(at.value_span(), message)
+            diagnostics.push(
+                ConfigDiagnostic::error(group_span.value_span(), message)
                     .with_related(groups.item(first).value_span(), "the first is here"),
             );
         }
     }
     if listener.tls.as_ref().is_some_and(|tls| !tls.names.is_empty()) {
         let message = "clients of an xds listener say which group they want by its name";
-        let problem = ConfigDiagnostic::error(spot.key("tls").key_span("names"), message);
-        found.push(problem.hint("take it out, and write groups = [...] in [[listener]]"));
+        let problem = ConfigDiagnostic::error(spans.key("tls").key_span("names"), message);
+        diagnostics.push(problem.hint("take it out, and write groups = [...] in [[listener]]"));
     }
-    if listener.binding == Some(BindingMode::PerSession) && !spot.is_broken("binding") {
+    if listener.binding == Some(BindingMode::PerSession) && !spans.is_broken("binding") {
         let message = "binding `per_session` is not supported for xds: clients choose for each request";
-        let problem = ConfigDiagnostic::error(spot.key("binding").value_span(), message);
-        found.push(problem.hint("take it out; on_demand has members under alert get less"));
+        let problem = ConfigDiagnostic::error(spans.key("binding").value_span(), message);
+        diagnostics.push(problem.hint("take it out; on_demand has members under alert get less"));
     }
 }

@@ -39,33 +39,33 @@ pub(super) fn read(text: &str) -> ImportDraft {
     let mut draft = ImportDraft::new(ImportSource::Haproxy);
     let sections = section::read(text, &mut draft);
     let groups = names(&sections);
-    let mut of_listeners = FrontendSettings::default();
-    for section in sections.list.iter().filter(|section| section.kind.has_servers()) {
-        if let Some(group) = server::group(section, &sections, &groups, &mut draft, &mut of_listeners) {
+    let mut frontend_settings = FrontendSettings::default();
+    for section in sections.sections.iter().filter(|section| section.kind.has_servers()) {
+        if let Some(group) = server::group(section, &sections, &groups, &mut draft, &mut frontend_settings) {
             draft.groups.push(DraftGroup { access_rules: section.access_rules.clone(), ..group });
         }
     }
     // Backends that refuse some clients, or all: a client that is not sent there any more may get more than
     // before.
-    let refusing: BTreeSet<&str> = sections
-        .list
+    let refusing_sections: BTreeSet<&str> = sections
+        .sections
         .iter()
         .filter(|section| {
             section.kind.has_servers() && (section.servers.is_empty() || !section.access_rules.is_empty())
         })
         .map(|section| section.name.as_str())
         .collect();
-    for section in sections.list.iter().filter(|section| section.kind.has_binds()) {
-        bind::listeners(section, &groups, &of_listeners, &refusing, &mut draft);
+    for section in sections.sections.iter().filter(|section| section.kind.has_binds()) {
+        bind::listeners(section, &groups, &frontend_settings, &refusing_sections, &mut draft);
     }
-    in_folders(&sections, &mut draft);
+    prefix_folders(&sections, &mut draft);
     sections.note_unused(&mut draft);
     draft
 }
 
 /// Puts files without a whole path into the folders that `global` names.
-fn in_folders(sections: &HaproxySections, draft: &mut ImportDraft) {
-    let within = |folder: &Option<String>, file: &mut String| {
+fn prefix_folders(sections: &HaproxySections, draft: &mut ImportDraft) {
+    let prefix_folder = |folder: &Option<String>, file: &mut String| {
         if let Some(folder) = folder
             && !file.is_empty()
             && !file.starts_with('/')
@@ -77,16 +77,16 @@ fn in_folders(sections: &HaproxySections, draft: &mut ImportDraft) {
         draft.listeners.iter_mut().chain(&mut draft.restricted).filter_map(|listener| listener.tls.as_mut())
     {
         for (certificate, key) in &mut tls.certificates {
-            within(&sections.crt_base, certificate);
-            within(&sections.crt_base, key);
+            prefix_folder(&sections.crt_base, certificate);
+            prefix_folder(&sections.crt_base, key);
         }
-        tls.client_ca.iter_mut().for_each(|file| within(&sections.ca_base, file));
+        tls.client_ca.iter_mut().for_each(|file| prefix_folder(&sections.ca_base, file));
     }
     for tls in draft.groups.iter_mut().filter_map(|group| group.tls.as_mut()) {
-        tls.ca.iter_mut().for_each(|file| within(&sections.ca_base, file));
+        tls.ca.iter_mut().for_each(|file| prefix_folder(&sections.ca_base, file));
         if let Some((certificate, key)) = &mut tls.client_certificate {
-            within(&sections.crt_base, certificate);
-            within(&sections.crt_base, key);
+            prefix_folder(&sections.crt_base, certificate);
+            prefix_folder(&sections.crt_base, key);
         }
     }
 }
@@ -94,7 +94,7 @@ fn in_folders(sections: &HaproxySections, draft: &mut ImportDraft) {
 /// Returns the names of groups here, by the names of backends there.
 fn names(sections: &HaproxySections) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
-    for section in sections.list.iter().filter(|section| section.kind.has_servers()) {
+    for section in sections.sections.iter().filter(|section| section.kind.has_servers()) {
         names.entry(section.name.clone()).or_insert_with(|| value::name(&section.name));
     }
     names

@@ -13,9 +13,9 @@ pub struct ImportNote {
     /// The line, counted from 1.
     pub line: usize,
     /// The text there, in short.
-    pub what: String,
+    pub subject: String,
     /// The reason, in a few words.
-    pub why: String,
+    pub reason: String,
     /// The kind of loss.
     pub class: LossClass,
 }
@@ -23,7 +23,7 @@ pub struct ImportNote {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ImportDraft {
     /// The balancer whose text it is.
-    pub(super) from: ImportSource,
+    pub(super) source: ImportSource,
     pub(super) threads: Option<u64>,
     pub(super) max_connections: Option<u64>,
     pub(super) listeners: Vec<DraftListener>,
@@ -37,18 +37,18 @@ pub(super) struct ImportDraft {
     /// the result.
     pub(super) omitted_listeners: Vec<(DraftListener, Vec<AccessRule>)>,
     pub(super) omitted_groups: Vec<DraftGroup>,
-    noted: BTreeSet<(usize, String, String)>,
+    noted_subjects: BTreeSet<(usize, String, String)>,
 }
 
 impl ImportDraft {
-    pub(super) fn new(from: ImportSource) -> Self {
-        Self { from, ..Self::default() }
+    pub(super) fn new(source: ImportSource) -> Self {
+        Self { source, ..Self::default() }
     }
 
     /// Adds a note, once, with its class in the table of losses.
-    pub(super) fn note(&mut self, line: usize, what: impl Into<String>, why: impl Into<String>) {
-        let what = what.into();
-        self.note_as(loss::class(self.from, &what), line, what, why);
+    pub(super) fn note(&mut self, line: usize, subject: impl Into<String>, reason: impl Into<String>) {
+        let subject = subject.into();
+        self.note_as(loss::class(self.source, &subject), line, subject, reason);
     }
 
     /// Adds a note, once, with a class that the caller knows.
@@ -56,30 +56,43 @@ impl ImportDraft {
         &mut self,
         class: LossClass,
         line: usize,
-        what: impl Into<String>,
-        why: impl Into<String>,
+        subject: impl Into<String>,
+        reason: impl Into<String>,
     ) {
-        let note = ImportNote { line, what: short(&what.into()), why: why.into(), class };
-        if self.noted.insert((line, note.what.clone(), note.why.clone())) {
+        let note = ImportNote { line, subject: short(&subject.into()), reason: reason.into(), class };
+        if self.noted_subjects.insert((line, note.subject.clone(), note.reason.clone())) {
             self.notes.push(note);
         }
     }
 
     /// Notes why the text is not whole.
-    pub(super) fn mark_incomplete(&mut self, line: usize, what: impl Into<String>, why: impl Into<String>) {
-        let note = ImportNote { line, what: short(&what.into()), why: why.into(), class: LossClass::Changed };
+    pub(super) fn mark_incomplete(
+        &mut self,
+        line: usize,
+        subject: impl Into<String>,
+        reason: impl Into<String>,
+    ) {
+        let note = ImportNote {
+            line,
+            subject: short(&subject.into()),
+            reason: reason.into(),
+            class: LossClass::Changed,
+        };
         self.incomplete.get_or_insert(note);
     }
 
     /// Returns whether there is a note on this, with any reason.
-    pub(super) fn has_note_on(&self, line: usize, what: &str) -> bool {
-        let key = (line, short(what), String::new());
-        self.noted.range(&key..).next().is_some_and(|one| (one.0, &one.1) == (key.0, &key.1))
+    pub(super) fn has_note_on(&self, line: usize, subject: &str) -> bool {
+        let key = (line, short(subject), String::new());
+        self.noted_subjects.range(&key..).next().is_some_and(|noted| (noted.0, &noted.1) == (key.0, &key.1))
     }
 
     /// Returns `true` if there is a note on this line.
     pub(super) fn has_note(&self, line: usize) -> bool {
-        self.noted.range((line, String::new(), String::new())..).next().is_some_and(|one| one.0 == line)
+        self.noted_subjects
+            .range((line, String::new(), String::new())..)
+            .next()
+            .is_some_and(|noted| noted.0 == line)
     }
 }
 
@@ -87,10 +100,10 @@ impl ImportDraft {
 const MAX_QUOTED: usize = 80;
 
 fn short(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
     match text.char_indices().nth(MAX_QUOTED) {
-        Some((end, _)) => text[..end].chars().map(plain).chain(['…']).collect(),
-        None => text.chars().map(plain).collect(),
+        Some((end, _)) => text[..end].chars().map(printable).chain(['…']).collect(),
+        None => text.chars().map(printable).collect(),
     }
 }
 
@@ -154,14 +167,14 @@ impl DraftListener {
 
     /// Returns the groups that it sends clients to.
     pub(super) fn groups(&self) -> impl Iterator<Item = &str> {
-        let named = self.tls.iter().flat_map(|tls| tls.names.iter().map(|(_, group)| group.as_str()));
-        named.chain([self.group.as_str()])
+        let tls_groups = self.tls.iter().flat_map(|tls| tls.names.iter().map(|(_, group)| group.as_str()));
+        tls_groups.chain([self.group.as_str()])
     }
 
     /// Returns the authority of client certificates, and whether clients may come without one.
     pub(super) fn client_ca(&self) -> Option<(&str, bool)> {
         let tls = self.tls.as_ref()?;
-        Some((tls.client_ca.as_deref()?, tls.optional))
+        Some((tls.client_ca.as_deref()?, tls.is_optional))
     }
 }
 
@@ -171,7 +184,7 @@ pub(super) struct DraftTls {
     /// The certificate and the key.
     pub(super) certificates: Vec<(String, String)>,
     pub(super) client_ca: Option<String>,
-    pub(super) optional: bool,
+    pub(super) is_optional: bool,
     pub(super) tls13_only: bool,
     /// The name and the group.
     pub(super) names: Vec<(String, String)>,
@@ -248,7 +261,7 @@ pub(super) struct DraftGroup {
     pub(super) idle: Option<Duration>,
     pub(super) attempts: Option<u64>,
     /// The number of failures in a row that eject, and the time.
-    pub(super) eject: Option<(u64, Option<Duration>)>,
+    pub(super) ejection: Option<(u64, Option<Duration>)>,
     /// Access rules that stood before its members and could not be carried over.
     pub(super) access_rules: Vec<AccessRule>,
 }

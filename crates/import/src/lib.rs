@@ -47,26 +47,26 @@ pub struct ImportResult {
 /// # Errors
 /// Fails if it has nothing to carry over, or is incomplete: with the missing part, and the notes.
 pub fn import(
-    from: ImportSource,
+    source: ImportSource,
     name: &str,
     text: &str,
-    open: bool,
+    keeps_exposed: bool,
 ) -> Result<ImportResult, (String, Vec<ImportNote>)> {
-    let (draft, program) = match from {
+    let (draft, program_name) = match source {
         ImportSource::Haproxy => (haproxy::read(text), "HAProxy"),
         ImportSource::Nginx => (nginx::read(text), "NGINX"),
     };
-    if let Some(ImportNote { line, what, why, .. }) = &draft.incomplete {
-        return Err((format!("line {line}: {what}: {why}: the text is not whole"), Vec::new()));
+    if let Some(ImportNote { line, subject, reason, .. }) = &draft.incomplete {
+        return Err((format!("line {line}: {subject}: {reason}: the text is not whole"), Vec::new()));
     }
-    let draft = normalize::normalize(draft, open);
+    let draft = normalize::normalize(draft, keeps_exposed);
     let mut notes = draft.notes.clone();
     notes.sort_by_key(|note| (note.class != LossClass::Security, note.line));
     if draft.listeners.is_empty() && draft.omitted_listeners.is_empty() {
-        let what = "no listener could be carried over: nothing would be served".to_owned();
-        return Err((what, notes));
+        let subject = "no listener could be carried over: nothing would be served".to_owned();
+        return Err((subject, notes));
     }
-    let text = toml_output::toml(&draft, name, program);
+    let text = toml_output::toml(&draft, name, program_name);
     if draft.listeners.is_empty() {
         // All of it is comments.
         return Ok(ImportResult { text, notes });

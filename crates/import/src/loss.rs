@@ -41,37 +41,39 @@ pub(super) struct AccessRule {
 
 impl AccessRule {
     /// Returns the rule that a line is, if losing the line loses an access rule.
-    pub(super) fn of(from: ImportSource, line: usize, said: &str) -> Option<Self> {
-        let words: Vec<&str> = said.split_whitespace().collect();
-        (class(from, said) == Security).then(|| Self {
+    pub(super) fn of(source: ImportSource, line: usize, statement: &str) -> Option<Self> {
+        let words: Vec<&str> = statement.split_whitespace().collect();
+        (class(source, statement) == Security).then(|| Self {
             line,
-            text: said.to_owned(),
+            text: statement.to_owned(),
             is_https_redirect: is_https_redirect(&words),
         })
     }
 }
 
 /// Returns the class of a line that is lost.
-pub(super) fn class(from: ImportSource, said: &str) -> LossClass {
-    let words: Vec<&str> = said.split_whitespace().collect();
-    let (special, table) = match from {
+pub(super) fn class(source: ImportSource, statement: &str) -> LossClass {
+    let words: Vec<&str> = statement.split_whitespace().collect();
+    let (special_class, class_table) = match source {
         ImportSource::Haproxy => (classify_haproxy(&words), HAPROXY),
         ImportSource::Nginx => (classify_nginx(&words), NGINX),
     };
-    let row = || table.iter().find(|(patterns, _)| patterns.iter().any(|pattern| fits(pattern, &words)));
-    special.or_else(|| row().map(|(_, class)| *class)).unwrap_or(Changed)
+    let row = || {
+        class_table.iter().find(|(patterns, _)| patterns.iter().any(|pattern| matches_words(pattern, &words)))
+    };
+    special_class.or_else(|| row().map(|(_, class)| *class)).unwrap_or(Changed)
 }
 
-fn fits(pattern: &str, words: &[&str]) -> bool {
+fn matches_words(pattern: &str, words: &[&str]) -> bool {
     // `NAME … word` is of a parameter: the name is the user's, and no word of the language.
-    let of_parameter = words.get(1) == Some(&"…");
-    if of_parameter != (pattern.split(' ').nth(1) == Some("…")) {
+    let is_parameter = words.get(1) == Some(&"…");
+    if is_parameter != (pattern.split(' ').nth(1) == Some("…")) {
         return false;
     }
-    pattern.split(' ').enumerate().all(|(at, wanted)| {
-        words.get(at).is_some_and(|word| match wanted.strip_suffix('*') {
-            Some(begin) => word.starts_with(begin),
-            None => *word == wanted,
+    pattern.split(' ').enumerate().all(|(index, expected)| {
+        words.get(index).is_some_and(|word| match expected.strip_suffix('*') {
+            Some(prefix) => word.starts_with(prefix),
+            None => *word == expected,
         })
     })
 }
@@ -79,7 +81,7 @@ fn fits(pattern: &str, words: &[&str]) -> bool {
 /// Returns whether a line redirects clients to https.
 fn is_https_redirect(words: &[&str]) -> bool {
     let redirects = words.iter().take(2).any(|word| ["redirect", "return", "rewrite"].contains(word));
-    let scheme = words.windows(2).any(|pair| pair == ["scheme", "https"]);
+    let scheme = words.windows(2).any(|word_pair| word_pair == ["scheme", "https"]);
     redirects && (scheme || words.iter().any(|word| word.trim_matches(['"', '\'']).starts_with("https://")))
 }
 
@@ -88,14 +90,14 @@ fn is_identity_field(field: &str) -> bool {
     let field = field.to_ascii_lowercase();
     ["auth", "user", "cert", "client", "ssl", "identity", "role", "token", "subject"]
         .iter()
-        .any(|part| field.contains(part))
+        .any(|fragment| field.contains(fragment))
 }
 
 /// Returns whether a value is the client's identity as the balancer found it.
 fn is_verified_identity(value: &str) -> bool {
     ["ssl_c_", "ssl_client", "remote_user", "http_auth", "$auth", "$jwt", "$oidc"]
         .iter()
-        .any(|part| value.contains(part))
+        .any(|fragment| value.contains(fragment))
 }
 
 fn classify_haproxy(words: &[&str]) -> Option<LossClass> {
@@ -119,15 +121,15 @@ fn classify_nginx(words: &[&str]) -> Option<LossClass> {
         ["return", status, ..] => Some(refusal(status.parse().ok())),
         ["proxy_set_header" | "grpc_set_header", field, value @ ..] => {
             let value = value.join(" ");
-            let emptied = value.is_empty() && is_identity_field(field);
-            Some(if emptied || is_verified_identity(&value) { Security } else { Changed })
+            let is_emptied = value.is_empty() && is_identity_field(field);
+            Some(if is_emptied || is_verified_identity(&value) { Security } else { Changed })
         }
         // A file that is not read may hold rules of any kind, unless its name identifies its content.
         ["include", file, ..] => {
-            let has = |parts: &[&str]| parts.iter().any(|part| file.contains(part));
+            let contains_any = |needles: &[&str]| needles.iter().any(|fragment| file.contains(fragment));
             Some(match file {
-                _ if has(&["mime.types", "modules", "_params", "ssl"]) => Harmless,
-                _ if has(&["conf.d/", "sites-"]) => Changed,
+                _ if contains_any(&["mime.types", "modules", "_params", "ssl"]) => Harmless,
+                _ if contains_any(&["conf.d/", "sites-"]) => Changed,
                 _ => Security,
             })
         }
@@ -462,7 +464,7 @@ mod tests {
 
     #[test]
     fn lines_have_the_class_of_their_effect() {
-        for (from, class_wanted, lines) in [
+        for (source, expected_class, lines) in [
             (
                 ImportSource::Haproxy,
                 Security,
@@ -530,11 +532,12 @@ mod tests {
             ),
         ] {
             for line in lines {
-                assert_eq!(class(from, line), class_wanted, "{line}");
+                assert_eq!(class(source, line), expected_class, "{line}");
             }
         }
-        let plain = |line| AccessRule::of(ImportSource::Haproxy, 1, line).map(|rule| rule.is_https_redirect);
-        assert_eq!(plain("redirect scheme https if !{ ssl_fc }"), Some(true));
-        assert_eq!((plain("block if x"), plain("acl a src ::1")), (Some(false), None));
+        let is_redirect =
+            |line| AccessRule::of(ImportSource::Haproxy, 1, line).map(|rule| rule.is_https_redirect);
+        assert_eq!(is_redirect("redirect scheme https if !{ ssl_fc }"), Some(true));
+        assert_eq!((is_redirect("block if x"), is_redirect("acl a src ::1")), (Some(false), None));
     }
 }

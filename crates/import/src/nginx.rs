@@ -30,7 +30,7 @@ const UNIT: Duration = Duration::from_secs(1);
 struct UpstreamGroups {
     groups: BTreeMap<String, DraftGroup>,
     /// The groups whose connection settings a server has given.
-    configured: BTreeSet<String>,
+    configured_keys: BTreeSet<String>,
 }
 
 /// Reads a text.
@@ -40,30 +40,32 @@ pub(super) fn read(text: &str) -> ImportDraft {
     let mut http = UpstreamGroups::default();
     let mut stream = UpstreamGroups::default();
     // Files of conf.d have servers at the top.
-    let (loose, top): (Vec<NginxDirective>, Vec<NginxDirective>) =
-        tree.into_iter().partition(|one| one.block.is_some() && ["server", "upstream"].contains(&&*one.name));
+    let (top_level_blocks, top_directives): (Vec<NginxDirective>, Vec<NginxDirective>) =
+        tree.into_iter().partition(|directive| {
+            directive.block.is_some() && ["server", "upstream"].contains(&&*directive.name)
+        });
     let mut contexts = Vec::new();
-    for one in top {
-        match (&*one.name, &one.block) {
-            ("http" | "stream", Some(_)) => contexts.push(one),
-            _ => main(&one, &mut draft),
+    for directive in top_directives {
+        match (&*directive.name, &directive.block) {
+            ("http" | "stream", Some(_)) => contexts.push(directive),
+            _ => read_main(&directive, &mut draft),
         }
     }
-    if !loose.is_empty() {
-        contexts.push(NginxDirective::new(0, "http".to_owned(), Vec::new(), Some(loose)));
+    if !top_level_blocks.is_empty() {
+        contexts.push(NginxDirective::new(0, "http".to_owned(), Vec::new(), Some(top_level_blocks)));
     }
     for context in &contexts {
-        let inside = context.block.as_deref().unwrap_or_default();
+        let http_directives = context.block.as_deref().unwrap_or_default();
         let streams = context.name == "stream";
-        upstream::read(inside, streams, if streams { &mut stream } else { &mut http }, &mut draft);
+        upstream::read(http_directives, streams, if streams { &mut stream } else { &mut http }, &mut draft);
     }
     for streams in [false, true] {
-        let inside: Vec<&NginxDirective> = contexts
+        let context_directives: Vec<&NginxDirective> = contexts
             .iter()
             .filter(|context| (context.name == "stream") == streams)
             .flat_map(|context| context.block.as_deref().unwrap_or_default())
             .collect();
-        server::read(&inside, streams, if streams { &mut stream } else { &mut http }, &mut draft);
+        server::read(&context_directives, streams, if streams { &mut stream } else { &mut http }, &mut draft);
     }
     for context in &contexts {
         note_unread(context.block.as_deref().unwrap_or_default(), context.name == "stream", &mut draft);
@@ -81,53 +83,53 @@ pub(super) fn read(text: &str) -> ImportDraft {
 }
 
 /// Reads the directives of the process as a whole.
-fn main(one: &NginxDirective, draft: &mut ImportDraft) {
-    match &*one.name {
-        "worker_processes" => match one.first().parse() {
+fn read_main(directive: &NginxDirective, draft: &mut ImportDraft) {
+    match &*directive.name {
+        "worker_processes" => match directive.first().parse() {
             Ok(threads @ 1..=1024) => draft.threads = Some(threads),
             // `auto` means as many as there are cores, like the default here.
-            _ if one.first() == "auto" => {}
-            _ => draft.note(one.line, one.text(), "there is no such number here"),
+            _ if directive.first() == "auto" => {}
+            _ => draft.note(directive.line, directive.text(), "there is no such number here"),
         },
         "pid" | "daemon" | "master_process" | "user" => {
             draft.note(
-                one.line,
-                one.text(),
+                directive.line,
+                directive.text(),
                 "the unit of systemd says as whom it runs, and knows its number",
             );
         }
         "load_module" | "worker_rlimit_nofile" | "worker_cpu_affinity" | "pcre_jit" => {
-            draft.note(one.line, one.text(), "it needs none of that");
+            draft.note(directive.line, directive.text(), "it needs none of that");
         }
-        "events" if one.block.is_some() => {
-            for inside in one.block.iter().flatten() {
-                let why = match &*inside.name {
+        "events" if directive.block.is_some() => {
+            for nested in directive.block.iter().flatten() {
+                let reason = match &*nested.name {
                     "worker_connections" => {
                         "max_connections is of the process and counts clients; by default as many as open \
                          files allow"
                     }
                     _ => "it needs none of that",
                 };
-                draft.note(inside.line, inside.text(), why);
+                draft.note(nested.line, nested.text(), reason);
             }
         }
-        "error_log" => draft.note(one.line, one.text(), "the log goes to standard error"),
+        "error_log" => draft.note(directive.line, directive.text(), "the log goes to standard error"),
         name if unsupported::HARMLESS.contains(&name) => {}
-        name => draft.note(one.line, one.text(), unsupported::unused_reason(name, true)),
+        name => draft.note(directive.line, directive.text(), unsupported::unused_reason(name, true)),
     }
 }
 
 /// Notes the directives without a mark.
 fn note_unread(block: &[NginxDirective], streams: bool, draft: &mut ImportDraft) {
-    for one in block {
-        if one.is_used() {
-            note_unread(one.block.as_deref().unwrap_or_default(), streams, draft);
-        } else if !unsupported::is_harmless(one) {
+    for directive in block {
+        if directive.is_used() {
+            note_unread(directive.block.as_deref().unwrap_or_default(), streams, draft);
+        } else if !unsupported::is_harmless(directive) {
             draft.note_as(
-                access_rules::class(one),
-                one.line,
-                one.text(),
-                unsupported::unused_reason(&one.name, streams),
+                access_rules::class(directive),
+                directive.line,
+                directive.text(),
+                unsupported::unused_reason(&directive.name, streams),
             );
         }
     }

@@ -20,15 +20,15 @@ use super::loss::{AccessRule, LossClass};
 
 /// Puts a draft in order. Listeners with access rules that could not be carried over are left out, unless
 /// `open`.
-pub(super) fn normalize(mut draft: ImportDraft, open: bool) -> ImportDraft {
-    let mut taken = BTreeSet::new();
+pub(super) fn normalize(mut draft: ImportDraft, keeps_exposed: bool) -> ImportDraft {
+    let mut taken_names = BTreeSet::new();
     let groups = std::mem::take(&mut draft.groups);
     for mut group in groups {
-        if !taken.insert(group.name.clone()) {
+        if !taken_names.insert(group.name.clone()) {
             draft.note(group.line, &group.name, "a second group of this name");
             continue;
         }
-        bounds(&mut draft, &mut group);
+        clamp_bounds(&mut draft, &mut group);
         if group.members.is_empty() && group.dns.is_empty() {
             draft.note(group.line, &group.name, "it has no members that could be carried over");
             continue;
@@ -37,32 +37,36 @@ pub(super) fn normalize(mut draft: ImportDraft, open: bool) -> ImportDraft {
     }
     let listeners = std::mem::take(&mut draft.listeners);
     for listener in listeners {
-        place(&mut draft, listener);
+        add_listener(&mut draft, listener);
     }
-    if !open {
+    if !keeps_exposed {
         omit_unprotected(&mut draft);
     }
-    remove_exposed(&mut draft, open);
+    remove_exposed(&mut draft, keeps_exposed);
     // Their readers note values out of bounds.
     draft.threads = draft.threads.filter(|threads| (1..=1024).contains(threads));
-    draft.max_connections = draft.max_connections.map(|most| most.clamp(16, 10_000_000));
-    unused(&mut draft);
+    draft.max_connections = draft.max_connections.map(|max| max.clamp(16, 10_000_000));
+    remove_unused(&mut draft);
     draft
 }
 
 /// Removes groups that no listener and no other part uses.
-fn unused(draft: &mut ImportDraft) {
-    let used: BTreeSet<String> =
+fn remove_unused(draft: &mut ImportDraft) {
+    let used_groups: BTreeSet<String> =
         draft.listeners.iter().flat_map(DraftListener::groups).map(str::to_owned).collect();
-    let commented: BTreeSet<String> =
-        draft.omitted_listeners.iter().flat_map(|(one, _)| one.groups()).map(str::to_owned).collect();
-    let (kept, left): (Vec<DraftGroup>, Vec<DraftGroup>) =
-        std::mem::take(&mut draft.groups).into_iter().partition(|group| used.contains(&group.name));
-    draft.groups = kept;
-    let (commented, left): (Vec<DraftGroup>, Vec<DraftGroup>) =
-        left.into_iter().partition(|group| commented.contains(&group.name));
-    draft.omitted_groups = commented;
-    for group in left {
+    let commented_groups: BTreeSet<String> = draft
+        .omitted_listeners
+        .iter()
+        .flat_map(|(listener, _)| listener.groups())
+        .map(str::to_owned)
+        .collect();
+    let (kept_groups, unused_groups): (Vec<DraftGroup>, Vec<DraftGroup>) =
+        std::mem::take(&mut draft.groups).into_iter().partition(|group| used_groups.contains(&group.name));
+    draft.groups = kept_groups;
+    let (commented_groups, dropped_groups): (Vec<DraftGroup>, Vec<DraftGroup>) =
+        unused_groups.into_iter().partition(|group| commented_groups.contains(&group.name));
+    draft.omitted_groups = commented_groups;
+    for group in dropped_groups {
         draft.note(group.line, &group.name, "no listener that was carried over sends clients there");
     }
 }
@@ -82,81 +86,81 @@ pub(super) const UNBOUNDED: Duration = Duration::from_secs(365 * 86_400);
 struct BoundsNotes<'d> {
     draft: &'d mut ImportDraft,
     line: usize,
-    of: String,
+    owner: String,
 }
 
 impl BoundsNotes<'_> {
-    fn note(&mut self, what: &str, why: impl Into<String>) {
-        let what = format!("{}: {what}", self.of);
-        self.draft.note(self.line, what, why);
+    fn note(&mut self, subject: &str, reason: impl Into<String>) {
+        let subject = format!("{}: {subject}", self.owner);
+        self.draft.note(self.line, subject, reason);
     }
 
-    fn time(&mut self, what: &str, span: &mut Option<Duration>, least: Duration, most: Duration) {
+    fn time(&mut self, subject: &str, span: &mut Option<Duration>, min: Duration, max: Duration) {
         let Some(now) = *span else { return };
-        let kept = now.clamp(least, most);
-        if kept != now {
-            self.note(&format!("{what} {}", TimeSpan(now)), format!("it is {} here", TimeSpan(kept)));
-            *span = Some(kept);
+        let clamped = now.clamp(min, max);
+        if clamped != now {
+            self.note(&format!("{subject} {}", TimeSpan(now)), format!("it is {} here", TimeSpan(clamped)));
+            *span = Some(clamped);
         }
     }
 
-    fn number(&mut self, what: &str, number: &mut Option<u64>, least: u64, most: u64) {
+    fn number(&mut self, subject: &str, number: &mut Option<u64>, min: u64, max: u64) {
         let Some(now) = *number else { return };
-        let kept = now.clamp(least, most);
-        if kept != now {
-            self.note(&format!("{what} {now}"), format!("it is {kept} here"));
-            *number = Some(kept);
+        let clamped = now.clamp(min, max);
+        if clamped != now {
+            self.note(&format!("{subject} {now}"), format!("it is {clamped} here"));
+            *number = Some(clamped);
         }
     }
 
     /// Removes a text that Plimsoll does not accept.
-    fn text<T: std::str::FromStr>(&mut self, what: &str, text: &mut Option<String>) {
-        if let Some(refused) = text.take_if(|text| !valid::<T>(text)) {
-            self.note(&format!("{what} {refused}"), "it cannot stand here");
+    fn text<T: std::str::FromStr>(&mut self, subject: &str, text: &mut Option<String>) {
+        if let Some(invalid_text) = text.take_if(|text| !valid::<T>(text)) {
+            self.note(&format!("{subject} {invalid_text}"), "it cannot stand here");
         }
     }
 }
 
-fn bounds(draft: &mut ImportDraft, group: &mut DraftGroup) {
-    let mut of = BoundsNotes { draft, line: group.line, of: group.name.clone() };
-    members(&mut of, group);
-    of.number("max_connections", &mut group.limit, 1, 1_000_000);
-    of.number("pool", &mut group.pool, 0, 65_536);
-    of.time("queue_timeout", &mut group.queue_timeout, MS, UNBOUNDED);
-    of.time("slow_start", &mut group.slow_start, Duration::ZERO, Duration::from_secs(3600));
-    of.time("timeouts.connect", &mut group.connect, MS, UNBOUNDED);
-    of.time("timeouts.idle", &mut group.idle, MS, UNBOUNDED);
-    of.number("retry.attempts", &mut group.attempts, 0, 10);
-    if let Some((failures, span)) = group.eject {
+fn clamp_bounds(draft: &mut ImportDraft, group: &mut DraftGroup) {
+    let mut bounds_notes = BoundsNotes { draft, line: group.line, owner: group.name.clone() };
+    members(&mut bounds_notes, group);
+    bounds_notes.number("max_connections", &mut group.limit, 1, 1_000_000);
+    bounds_notes.number("pool", &mut group.pool, 0, 65_536);
+    bounds_notes.time("queue_timeout", &mut group.queue_timeout, MS, UNBOUNDED);
+    bounds_notes.time("slow_start", &mut group.slow_start, Duration::ZERO, Duration::from_secs(3600));
+    bounds_notes.time("timeouts.connect", &mut group.connect, MS, UNBOUNDED);
+    bounds_notes.time("timeouts.idle", &mut group.idle, MS, UNBOUNDED);
+    bounds_notes.number("retry.attempts", &mut group.attempts, 0, 10);
+    if let Some((failures, span)) = group.ejection {
         let (mut failures, mut span) = (Some(failures), span);
-        of.number("outlier.consecutive", &mut failures, 0, 10_000);
-        of.time("outlier.ejection", &mut span, MS, Duration::from_secs(300));
-        group.eject = failures.map(|failures| (failures, span));
+        bounds_notes.number("outlier.consecutive", &mut failures, 0, 10_000);
+        bounds_notes.time("outlier.ejection", &mut span, MS, Duration::from_secs(300));
+        group.ejection = failures.map(|failures| (failures, span));
     }
-    of.text::<HashKey>("key", &mut group.key);
+    bounds_notes.text::<HashKey>("key", &mut group.key);
     if let DraftStrategy::Rendezvous(factor) = &mut group.strategy {
-        let kept = if *factor > 0.0 { factor.clamp(1.0, 100.0) } else { 0.0 };
-        if kept != *factor {
-            of.note(&format!("a factor of {factor}"), format!("it is {kept} here"));
+        let clamped = if *factor > 0.0 { factor.clamp(1.0, 100.0) } else { 0.0 };
+        if clamped != *factor {
+            bounds_notes.note(&format!("a factor of {factor}"), format!("it is {clamped} here"));
         }
-        *factor = kept;
+        *factor = clamped;
     }
     if let DraftStrategy::LeastRequest(choices) = &mut group.strategy {
         let mut now = Some(*choices);
-        of.number("choices", &mut now, 2, 16);
+        bounds_notes.number("choices", &mut now, 2, 16);
         *choices = now.unwrap_or(2);
     }
     if let Some(health) = &mut group.health {
-        of.time("health.interval", &mut health.interval, 10 * MS, UNBOUNDED);
-        of.time("health.timeout", &mut health.timeout, MS, UNBOUNDED);
-        of.number("health.rise", &mut health.rise, 1, 1000);
-        of.number("health.fall", &mut health.fall, 1, 1000);
-        of.number("health.expect", &mut health.expect, 100, 599);
-        of.text::<ProbeHost>("health.host", &mut health.host);
+        bounds_notes.time("health.interval", &mut health.interval, 10 * MS, UNBOUNDED);
+        bounds_notes.time("health.timeout", &mut health.timeout, MS, UNBOUNDED);
+        bounds_notes.number("health.rise", &mut health.rise, 1, 1000);
+        bounds_notes.number("health.fall", &mut health.fall, 1, 1000);
+        bounds_notes.number("health.expect", &mut health.expect, 100, 599);
+        bounds_notes.text::<ProbeHost>("health.host", &mut health.host);
         if let DraftProbe::Http(path) = &health.kind
             && !valid::<ProbePath>(path)
         {
-            of.note(
+            bounds_notes.note(
                 &format!("health.http {path}"),
                 "it cannot stand here: checks connect, and ask for nothing",
             );
@@ -165,21 +169,21 @@ fn bounds(draft: &mut ImportDraft, group: &mut DraftGroup) {
         }
     }
     if let Some(tls) = &mut group.tls {
-        member_tls(&mut of, tls);
+        member_tls(&mut bounds_notes, tls);
     }
 }
 
-fn members(of: &mut BoundsNotes<'_>, group: &mut DraftGroup) {
-    let mut seen = BTreeSet::new();
+fn members(bounds_notes: &mut BoundsNotes<'_>, group: &mut DraftGroup) {
+    let mut seen_addresses = BTreeSet::new();
     for mut member in std::mem::take(&mut group.members) {
         if !valid::<MemberAddress>(&member.address) {
-            of.note(&member.address, "is no address of a member");
-        } else if !seen.insert(member.address.clone()) {
-            of.note(&member.address, "a second member at this address");
+            bounds_notes.note(&member.address, "is no address of a member");
+        } else if !seen_addresses.insert(member.address.clone()) {
+            bounds_notes.note(&member.address, "a second member at this address");
         } else {
             let capacity = if member.capacity.is_finite() { member.capacity.clamp(0.001, 1e6) } else { 1.0 };
             if capacity != member.capacity {
-                of.note(
+                bounds_notes.note(
                     &format!("{} weight {}", member.address, member.capacity),
                     format!("it is {capacity} here"),
                 );
@@ -187,22 +191,27 @@ fn members(of: &mut BoundsNotes<'_>, group: &mut DraftGroup) {
             member.capacity = capacity;
             // 0 means none.
             member.limit = member.limit.filter(|limit| *limit > 0);
-            of.number(&format!("{} max_connections", member.address), &mut member.limit, 1, 1_000_000);
+            bounds_notes.number(
+                &format!("{} max_connections", member.address),
+                &mut member.limit,
+                1,
+                1_000_000,
+            );
             group.members.push(member);
         }
     }
     // Each address of a name is a member; an address has none.
-    let named = |text: &str| {
+    let has_host_name = |text: &str| {
         let address: Option<MemberAddress> = text.parse().ok();
         address.is_some_and(|address| address.host.parse::<IpAddr>().is_err())
     };
     for name in std::mem::take(&mut group.dns) {
-        if !named(&name) {
-            of.note(&name, "it is no name that has addresses");
+        if !has_host_name(&name) {
+            bounds_notes.note(&name, "it is no name that has addresses");
         } else if group.dns.contains(&name) {
-            of.note(&name, "a second source of this name");
+            bounds_notes.note(&name, "a second source of this name");
         } else if group.dns.len() >= MOST_SOURCES {
-            of.note(&name, format!("a group has at most {MOST_SOURCES} sources of members"));
+            bounds_notes.note(&name, format!("a group has at most {MOST_SOURCES} sources of members"));
         } else {
             group.dns.push(name);
         }
@@ -212,59 +221,60 @@ fn members(of: &mut BoundsNotes<'_>, group: &mut DraftGroup) {
 
 const MOST_SOURCES: usize = 16;
 
-fn member_tls(of: &mut BoundsNotes<'_>, tls: &mut DraftMemberTls) {
-    of.text::<FilePath>("tls.ca", &mut tls.ca);
-    of.text::<HostName>("tls.server_name", &mut tls.server_name);
+fn member_tls(bounds_notes: &mut BoundsNotes<'_>, tls: &mut DraftMemberTls) {
+    bounds_notes.text::<FilePath>("tls.ca", &mut tls.ca);
+    bounds_notes.text::<HostName>("tls.server_name", &mut tls.server_name);
     if tls.verify && tls.ca.is_none() {
         tls.ca = Some(SYSTEM_CA.to_owned());
     }
-    if let Some((one, key)) =
-        tls.client_certificate.take_if(|(one, key)| !valid::<FilePath>(one) || !valid::<FilePath>(key))
+    if let Some((certificate, key)) = tls
+        .client_certificate
+        .take_if(|(certificate, key)| !valid::<FilePath>(certificate) || !valid::<FilePath>(key))
     {
-        of.note(&format!("tls.own {one} {key}"), "it cannot stand here");
+        bounds_notes.note(&format!("tls.own {certificate} {key}"), "it cannot stand here");
     }
 }
 
-fn place(draft: &mut ImportDraft, mut listener: DraftListener) {
+fn add_listener(draft: &mut ImportDraft, mut listener: DraftListener) {
     let line = listener.line;
     if !draft.groups.iter().any(|group| group.name == listener.group) {
-        let why = format!("its group {} could not be carried over", listener.group);
-        return omit_listener(draft, listener, why);
+        let reason = format!("its group {} could not be carried over", listener.group);
+        return omit_listener(draft, listener, reason);
     }
-    let mut of = BoundsNotes { draft, line, of: listener.address.to_string() };
-    of.time("timeouts.head", &mut listener.head, MS, UNBOUNDED);
-    of.time("timeouts.idle", &mut listener.idle, MS, UNBOUNDED);
-    of.time("timeouts.body", &mut listener.body, MS, UNBOUNDED);
-    of.time("timeouts.tunnel", &mut listener.tunnel, MS, UNBOUNDED);
-    of.number("backlog", &mut listener.backlog, 1, 65_535);
-    of.text::<CookieName>("cookie", &mut listener.cookie);
+    let mut bounds_notes = BoundsNotes { draft, line, owner: listener.address.to_string() };
+    bounds_notes.time("timeouts.head", &mut listener.head, MS, UNBOUNDED);
+    bounds_notes.time("timeouts.idle", &mut listener.idle, MS, UNBOUNDED);
+    bounds_notes.time("timeouts.body", &mut listener.body, MS, UNBOUNDED);
+    bounds_notes.time("timeouts.tunnel", &mut listener.tunnel, MS, UNBOUNDED);
+    bounds_notes.number("backlog", &mut listener.backlog, 1, 65_535);
+    bounds_notes.text::<CookieName>("cookie", &mut listener.cookie);
     if let Some(mut tls) = listener.tls.take() {
-        let refused = tls_fault(draft, &listener, &mut tls);
+        let fault = tls_fault(draft, &listener, &mut tls);
         listener.tls = Some(tls);
-        if let Some(why) = refused {
-            return omit_listener(draft, listener, why);
+        if let Some(reason) = fault {
+            return omit_listener(draft, listener, reason);
         }
     }
     if listener.protocol == DraftProtocol::Udp && listener.tls.is_some() {
         return omit_listener(draft, listener, "TLS over datagrams");
     }
     let port = listener.address.port();
-    let any = |address: IpAddr| address.is_unspecified();
-    let clash = draft.listeners.iter().position(|other| {
-        other.transport() == listener.transport()
-            && other.address.port() == port
-            && (other.address.ip() == listener.address.ip()
-                || (any(other.address.ip()) && any(listener.address.ip())))
+    let is_wildcard = |address: IpAddr| address.is_unspecified();
+    let clashing_index = draft.listeners.iter().position(|existing_listener| {
+        existing_listener.transport() == listener.transport()
+            && existing_listener.address.port() == port
+            && (existing_listener.address.ip() == listener.address.ip()
+                || (is_wildcard(existing_listener.address.ip()) && is_wildcard(listener.address.ip())))
     });
-    let Some(at) = clash.filter(|_| port != 0) else {
+    let Some(existing_index) = clashing_index.filter(|_| port != 0) else {
         draft.listeners.push(listener);
         return;
     };
-    let other = &mut draft.listeners[at];
-    if listener.is_same_except_address(other) {
+    let existing = &mut draft.listeners[existing_index];
+    if listener.is_same_except_address(existing) {
         // The text has 0.0.0.0 and [::]: Plimsoll's listener on [::] takes both.
         if listener.address.is_ipv6() {
-            other.address = listener.address;
+            existing.address = listener.address;
         }
         return;
     }
@@ -278,27 +288,27 @@ fn place(draft: &mut ImportDraft, mut listener: DraftListener) {
 /// Returns the fault in the TLS of a listener that makes it impossible.
 fn tls_fault(draft: &mut ImportDraft, listener: &DraftListener, tls: &mut DraftTls) -> Option<&'static str> {
     let (line, address) = (listener.line, listener.address);
-    for (one, key) in &tls.certificates {
-        if !valid::<FilePath>(one) || !valid::<FilePath>(key) {
-            draft.note(line, format!("{address}: certificate {one} {key}"), "it cannot stand here");
+    for (certificate, key) in &tls.certificates {
+        if !valid::<FilePath>(certificate) || !valid::<FilePath>(key) {
+            draft.note(line, format!("{address}: certificate {certificate} {key}"), "it cannot stand here");
         }
     }
-    tls.certificates.retain(|(one, key)| valid::<FilePath>(one) && valid::<FilePath>(key));
-    let mut seen = BTreeSet::new();
+    tls.certificates.retain(|(certificate, key)| valid::<FilePath>(certificate) && valid::<FilePath>(key));
+    let mut seen_names = BTreeSet::new();
     for (name, group) in std::mem::take(&mut tls.names) {
         let name = name.to_ascii_lowercase();
         if !valid::<HostName>(&name) {
             // A placeholder is not a name that clients ask for.
             if !["_", ""].contains(&&*name) {
-                let why = "is no name that TLS asks by: who asks for it gets the group of the listener";
-                draft.note(line, format!("{address}: {name}"), why);
+                let reason = "is no name that TLS asks by: who asks for it gets the group of the listener";
+                draft.note(line, format!("{address}: {name}"), reason);
             }
-        } else if !draft.groups.iter().any(|one| one.name == group) {
-            let why = format!(
+        } else if !draft.groups.iter().any(|group_draft| group_draft.name == group) {
+            let reason = format!(
                 "its group {group} could not be carried over: who asks for it gets that of the listener"
             );
-            draft.note(line, format!("{address}: {name}"), why);
-        } else if seen.insert(name.clone()) {
+            draft.note(line, format!("{address}: {name}"), reason);
+        } else if seen_names.insert(name.clone()) {
             tls.names.push((name, group));
         }
     }
@@ -312,8 +322,8 @@ fn tls_fault(draft: &mut ImportDraft, listener: &DraftListener, tls: &mut DraftT
 }
 
 /// Notes that a listener is left out, and that its place is shut if clients were restricted there.
-fn omit_listener(draft: &mut ImportDraft, listener: DraftListener, why: impl Into<String>) {
-    draft.note(listener.line, listener.address.to_string(), why);
+fn omit_listener(draft: &mut ImportDraft, listener: DraftListener, reason: impl Into<String>) {
+    draft.note(listener.line, listener.address.to_string(), reason);
     if listener.client_ca().is_some() || !listener.access_rules.is_empty() {
         draft.restricted.push(listener);
     }
@@ -322,33 +332,37 @@ fn omit_listener(draft: &mut ImportDraft, listener: DraftListener, why: impl Int
 /// Leaves out listeners with access rules that could not be carried over: they would serve every client.
 fn omit_unprotected(draft: &mut ImportDraft) {
     for listener in std::mem::take(&mut draft.listeners) {
-        let rules = rules(draft, &listener);
-        let Some(first) = rules.first() else {
+        let rules = access_rules_of(draft, &listener);
+        let Some(first_rule) = rules.first() else {
             draft.listeners.push(listener);
             continue;
         };
-        let more = match rules.len() - 1 {
+        let suffix = match rules.len() - 1 {
             0 => String::new(),
-            more => format!(" and {more} more"),
+            count => format!(" and {count} more"),
         };
-        let why = format!(
-            "the listener is left out: without the access rule in line {}{more} it would let in clients that \
+        let reason = format!(
+            "the listener is left out: without the access rule in line {}{suffix} it would let in clients that \
              were refused. \
              Put the rule elsewhere (a firewall, the members) and give --open",
-            first.line
+            first_rule.line
         );
-        draft.note_as(LossClass::Security, listener.line, listener.address.to_string(), why);
+        draft.note_as(LossClass::Security, listener.line, listener.address.to_string(), reason);
         draft.restricted.push(DraftListener { access_rules: rules.clone(), ..listener.clone() });
         draft.omitted_listeners.push((listener, rules));
     }
 }
 
 /// Returns the access rules that a listener would go without: its own, and those of its groups.
-fn rules(draft: &ImportDraft, listener: &DraftListener) -> Vec<AccessRule> {
+fn access_rules_of(draft: &ImportDraft, listener: &DraftListener) -> Vec<AccessRule> {
     let mut rules = listener.access_rules.clone();
     for group in listener.groups() {
         rules.extend(
-            draft.groups.iter().filter(|one| one.name == group).flat_map(|one| one.access_rules.clone()),
+            draft
+                .groups
+                .iter()
+                .filter(|group_draft| group_draft.name == group)
+                .flat_map(|group_draft| group_draft.access_rules.clone()),
         );
     }
     rules.retain(|rule| !(rule.is_https_redirect && listener.tls.is_some()));
@@ -359,37 +373,46 @@ fn rules(draft: &ImportDraft, listener: &DraftListener) -> Vec<AccessRule> {
 
 /// Removes listeners that would get clients of a place with a stricter demand for certificates. Removes also
 /// those that would get clients of a place with access rules, and have its members.
-fn remove_exposed(draft: &mut ImportDraft, open: bool) {
-    for place in std::mem::take(&mut draft.restricted) {
-        let (to, from) = (place.address, place.line);
-        let gets = |one: &DraftListener| {
-            let own = one.address.ip();
-            let reached = own == to.ip() || (own.is_unspecified() && (own.is_ipv6() || to.is_ipv4()));
-            let proved = match (one.client_ca(), place.client_ca()) {
-                (Some((ca, optional)), Some((asked, may))) => ca == asked && (!optional || may),
+fn remove_exposed(draft: &mut ImportDraft, keeps_exposed: bool) {
+    for restricted_listener in std::mem::take(&mut draft.restricted) {
+        let (target_address, target_line) = (restricted_listener.address, restricted_listener.line);
+        let receives_clients = |listener: &DraftListener| {
+            let listener_ip = listener.address.ip();
+            let is_reached = listener_ip == target_address.ip()
+                || (listener_ip.is_unspecified() && (listener_ip.is_ipv6() || target_address.is_ipv4()));
+            let is_proved = match (listener.client_ca(), restricted_listener.client_ca()) {
+                (Some((ca, allows_missing)), Some((restricted_ca, is_optional))) => {
+                    ca == restricted_ca && (!allows_missing || is_optional)
+                }
                 (None, Some(_)) => false,
                 (_, None) => true,
             };
-            let shares = one.groups().any(|group| place.groups().any(|other| group == other));
-            let enough = proved && (open || place.access_rules.is_empty() || !shares);
-            one.transport() == place.transport() && one.address.port() == to.port() && reached && !enough
+            let shares = listener
+                .groups()
+                .any(|group| restricted_listener.groups().any(|other_group| group == other_group));
+            let is_safe =
+                is_proved && (keeps_exposed || restricted_listener.access_rules.is_empty() || !shares);
+            listener.transport() == restricted_listener.transport()
+                && listener.address.port() == target_address.port()
+                && is_reached
+                && !is_safe
         };
-        let (left, kept): (Vec<DraftListener>, Vec<DraftListener>) =
-            std::mem::take(&mut draft.listeners).into_iter().partition(gets);
-        draft.listeners = kept;
-        for one in left {
-            let why = if place.client_ca().is_some() {
+        let (exposed, unexposed): (Vec<DraftListener>, Vec<DraftListener>) =
+            std::mem::take(&mut draft.listeners).into_iter().partition(receives_clients);
+        draft.listeners = unexposed;
+        for listener in exposed {
+            let reason = if restricted_listener.client_ca().is_some() {
                 format!(
-                    "it would let clients in who have shown nothing, at what line {from} asks certificates \
+                    "it would let clients in who have shown nothing, at what line {target_line} asks certificates \
                      for: give each an address of its own"
                 )
             } else {
                 format!(
-                    "it would let clients in at what the access rules of line {from} are for: give each an \
+                    "it would let clients in at what the access rules of line {target_line} are for: give each an \
                      address of its own"
                 )
             };
-            draft.note_as(LossClass::Security, one.line, one.address.to_string(), why);
+            draft.note_as(LossClass::Security, listener.line, listener.address.to_string(), reason);
         }
     }
 }

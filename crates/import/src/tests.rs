@@ -6,22 +6,22 @@ mod lost;
 mod shut;
 mod words;
 
-fn made(from: ImportSource, text: &str) -> (String, Vec<String>) {
-    let imported =
-        import(from, "x.cfg", text, false).unwrap_or_else(|(why, notes)| panic!("{why} {notes:?}"));
+fn import_text(source: ImportSource, text: &str) -> (String, Vec<String>) {
+    let result =
+        import(source, "x.cfg", text, false).unwrap_or_else(|(reason, notes)| panic!("{reason} {notes:?}"));
     let notes =
-        imported.notes.iter().map(|note| format!("{}: {}: {}", note.line, note.what, note.why)).collect();
-    (imported.text, notes)
+        result.notes.iter().map(|note| format!("{}: {}: {}", note.line, note.subject, note.reason)).collect();
+    (result.text, notes)
 }
 
-fn shown(from: ImportSource, text: &str) -> String {
-    let (text, notes) = made(from, text);
+fn imported_text(source: ImportSource, text: &str) -> String {
+    let (text, notes) = import_text(source, text);
     format!("{text}---\n{}", notes.join("\n"))
 }
 
 #[test]
 fn haproxy_web() {
-    insta::assert_snapshot!(shown(
+    insta::assert_snapshot!(imported_text(
         ImportSource::Haproxy,
         include_str!("../../../tests/import/web.haproxy.cfg")
     ));
@@ -29,7 +29,7 @@ fn haproxy_web() {
 
 #[test]
 fn haproxy_mixed() {
-    insta::assert_snapshot!(shown(
+    insta::assert_snapshot!(imported_text(
         ImportSource::Haproxy,
         include_str!("../../../tests/import/mixed.haproxy.cfg")
     ));
@@ -37,12 +37,15 @@ fn haproxy_mixed() {
 
 #[test]
 fn nginx_web() {
-    insta::assert_snapshot!(shown(ImportSource::Nginx, include_str!("../../../tests/import/web.nginx.conf")));
+    insta::assert_snapshot!(imported_text(
+        ImportSource::Nginx,
+        include_str!("../../../tests/import/web.nginx.conf")
+    ));
 }
 
 #[test]
 fn nginx_stream() {
-    insta::assert_snapshot!(shown(
+    insta::assert_snapshot!(imported_text(
         ImportSource::Nginx,
         include_str!("../../../tests/import/stream.nginx.conf")
     ));
@@ -50,7 +53,7 @@ fn nginx_stream() {
 
 #[test]
 fn nothing_to_carry_over_is_an_error() {
-    for (from, text) in [
+    for (source, text) in [
         (ImportSource::Haproxy, ""),
         (
             ImportSource::Haproxy,
@@ -58,8 +61,8 @@ fn nothing_to_carry_over_is_an_error() {
         ),
         (ImportSource::Nginx, "http { server { listen 80; location / { root /srv; } } }"),
     ] {
-        let (why, notes) = import(from, "x", text, false).unwrap_err();
-        assert!(why.contains("no listener"), "{why}");
+        let (reason, notes) = import(source, "x", text, false).unwrap_err();
+        assert!(reason.contains("no listener"), "{reason}");
         assert!(text.is_empty() || !notes.is_empty());
     }
 }
@@ -80,8 +83,8 @@ fn balances_have_their_strategies() {
         let text = format!(
             "listen l\n bind :80\n balance {balance}\n server a 10.0.0.1:80\n server b 10.0.0.2:80\n"
         );
-        let (made, _) = made(ImportSource::Haproxy, &text);
-        assert!(made.contains(&format!("strategy = {strategy}\n")), "{balance}: {made}");
+        let (output, _) = import_text(ImportSource::Haproxy, &text);
+        assert!(output.contains(&format!("strategy = {strategy}\n")), "{balance}: {output}");
     }
     for (method, strategy, key) in [
         ("", "\"round_robin\"", ""),
@@ -97,18 +100,25 @@ fn balances_have_their_strategies() {
             "http {{ upstream u {{ {method} server 10.0.0.1; server 10.0.0.2:81; }} server {{ listen 80; \
              location / {{ proxy_pass http://u; }} }} }}"
         );
-        let (made, _) = made(ImportSource::Nginx, &text);
-        assert!(made.contains(&format!("strategy = {strategy}\n")) && made.contains(key), "{method}: {made}");
+        let (output, _) = import_text(ImportSource::Nginx, &text);
+        assert!(
+            output.contains(&format!("strategy = {strategy}\n")) && output.contains(key),
+            "{method}: {output}"
+        );
     }
 }
 
 #[test]
 fn a_spare_stands_behind_one_member() {
     let text = "listen l\n bind :80\n server a 10.0.0.1:80\n server b 10.0.0.2:80 backup\n";
-    let (one, notes) = made(ImportSource::Haproxy, text);
-    assert!(one.contains("first_available") && notes.is_empty(), "{one} {notes:?}");
-    let (two, notes) = made(ImportSource::Haproxy, &format!("{text} server c 10.0.0.3:80\n"));
-    assert!(two.contains("round_robin") && !two.contains("10.0.0.2"), "{two}");
+    let (with_backup, notes) = import_text(ImportSource::Haproxy, text);
+    assert!(with_backup.contains("first_available") && notes.is_empty(), "{with_backup} {notes:?}");
+    let (with_two_members, notes) =
+        import_text(ImportSource::Haproxy, &format!("{text} server c 10.0.0.3:80\n"));
+    assert!(
+        with_two_members.contains("round_robin") && !with_two_members.contains("10.0.0.2"),
+        "{with_two_members}"
+    );
     assert!(notes[0].contains("backup"), "{notes:?}");
 }
 
@@ -117,14 +127,14 @@ fn defaults_are_those_of_their_place() {
     let text = "defaults a\n mode http\n timeout connect 3s\ndefaults b\n mode tcp\n\
                 listen x from a\n bind :80\n server s 10.0.0.1:80\n\
                 listen y\n bind :81\n server s 10.0.0.1:81\n";
-    let (made, _) = made(ImportSource::Haproxy, text);
-    let (x, y) = made.split_at(made.find(":81\"").unwrap());
-    assert!(!x.contains("\"tcp\"") && y.contains("protocol = \"tcp\""), "{made}");
-    assert_eq!(made.matches("connect = \"3s\"").count(), 1);
+    let (output, _) = import_text(ImportSource::Haproxy, text);
+    let (x, y) = output.split_at(output.find(":81\"").unwrap());
+    assert!(!x.contains("\"tcp\"") && y.contains("protocol = \"tcp\""), "{output}");
+    assert_eq!(output.matches("connect = \"3s\"").count(), 1);
 }
 
 /// Returns words of both languages in random order.
-fn soup() -> impl Strategy<Value = String> {
+fn arbitrary_text() -> impl Strategy<Value = String> {
     let words = prop_oneof![
         Just("global\n"),
         Just("defaults\n mode http\n"),
@@ -189,7 +199,7 @@ fn soup() -> impl Strategy<Value = String> {
 proptest! {
     /// Any text has an accepted result, or none.
     #[test]
-    fn any_text(text in soup()) {
+    fn any_text(text in arbitrary_text()) {
         for from in [ImportSource::Haproxy, ImportSource::Nginx] {
             if let Err((why, _)) = import(from, "x", &text, false) {
                 prop_assert!(!why.contains("would be refused"), "{why}\n{text}");

@@ -30,9 +30,9 @@ pub(super) fn toml(draft: &ImportDraft, name: &str, program: &str) -> String {
         write_group(&mut out, group);
     }
     for group in &draft.omitted_groups {
-        let mut inside = String::new();
-        write_group(&mut inside, group);
-        out.push_str(&commented(&inside));
+        let mut body = String::new();
+        write_group(&mut body, group);
+        out.push_str(&commented(&body));
     }
     out
 }
@@ -46,12 +46,12 @@ fn omitted_listener(listener: &DraftListener, rules: &[AccessRule]) -> String {
         listener.address
     );
     for rule in rules {
-        let said: String = rule.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let _ = writeln!(out, "#   line {}: {said}", rule.line);
+        let rule_text: String = rule.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let _ = writeln!(out, "#   line {}: {rule_text}", rule.line);
     }
-    let mut inside = String::new();
-    write_listener(&mut inside, listener);
-    out + commented(&inside).trim_start_matches('\n')
+    let mut body = String::new();
+    write_listener(&mut body, listener);
+    out + commented(&body).trim_start_matches('\n')
 }
 
 /// Returns lines of TOML as lines of a comment.
@@ -84,11 +84,11 @@ fn time(out: &mut String, key: &str, value: Option<Duration>) {
 }
 
 /// Writes a table if it has any keys.
-fn table(out: &mut String, name: &str, fill: impl Fn(&mut String)) {
-    let mut inside = String::new();
-    fill(&mut inside);
-    if !inside.is_empty() {
-        let _ = write!(out, "\n[{name}]\n{inside}");
+fn table(out: &mut String, name: &str, write_body: impl Fn(&mut String)) {
+    let mut body = String::new();
+    write_body(&mut body);
+    if !body.is_empty() {
+        let _ = write!(out, "\n[{name}]\n{body}");
     }
 }
 
@@ -129,24 +129,24 @@ fn write_listener(out: &mut String, listener: &DraftListener) {
     });
     let Some(tls) = &listener.tls else { return };
     table(out, "listener.tls", |out| {
-        let pair = |(certificate, key): &(String, String)| {
+        let certificate_entry = |(certificate, key): &(String, String)| {
             format!("    {{ certificate = {}, key = {} }},\n", quoted(certificate), quoted(key))
         };
-        let all: String = tls.certificates.iter().map(pair).collect();
-        let _ = writeln!(out, "certificates = [\n{all}]");
+        let entries: String = tls.certificates.iter().map(certificate_entry).collect();
+        let _ = writeln!(out, "certificates = [\n{entries}]");
         text(out, "client_ca", tls.client_ca.as_deref());
-        if tls.optional && tls.client_ca.is_some() {
+        if tls.is_optional && tls.client_ca.is_some() {
             out.push_str("client_certificate = \"optional\"\n");
         }
         if tls.tls13_only {
             out.push_str("min_version = \"1.3\"\n");
         }
         if !tls.names.is_empty() {
-            let one = |(name, group): &(String, String)| {
+            let name_entry = |(name, group): &(String, String)| {
                 format!("    {{ name = {}, group = {} }},\n", quoted(name), quoted(group))
             };
-            let all: String = tls.names.iter().map(one).collect();
-            let _ = writeln!(out, "names = [\n{all}]");
+            let entries: String = tls.names.iter().map(name_entry).collect();
+            let _ = writeln!(out, "names = [\n{entries}]");
         }
     });
 }
@@ -158,12 +158,13 @@ fn write_group(out: &mut String, group: &DraftGroup) {
         text(out, "key", group.key.as_deref().filter(|key| *key != "client"));
     }
     if !group.members.is_empty() {
-        let all: String = group.members.iter().map(member).collect();
-        let _ = writeln!(out, "members = [\n{all}]");
+        let entries: String = group.members.iter().map(member).collect();
+        let _ = writeln!(out, "members = [\n{entries}]");
     }
     if !group.dns.is_empty() {
-        let all: Vec<String> = group.dns.iter().map(|name| format!("{{ dns = {} }}", quoted(name))).collect();
-        let _ = writeln!(out, "discover = [{}]", all.join(", "));
+        let entries: Vec<String> =
+            group.dns.iter().map(|name| format!("{{ dns = {} }}", quoted(name))).collect();
+        let _ = writeln!(out, "discover = [{}]", entries.join(", "));
     }
     number(out, "max_connections", group.limit);
     time(out, "queue_timeout", group.queue_timeout);
@@ -174,18 +175,18 @@ fn write_group(out: &mut String, group: &DraftGroup) {
         out.push_str("protocol = \"h2\"\n");
     }
     if let Some(tls) = &group.tls {
-        let mut parts = Vec::new();
-        parts.extend(tls.ca.as_ref().map(|ca| format!("ca = {}", quoted(ca))));
+        let mut tls_entries = Vec::new();
+        tls_entries.extend(tls.ca.as_ref().map(|ca| format!("ca = {}", quoted(ca))));
         if !tls.verify {
-            parts.push("verify = false".to_owned());
+            tls_entries.push("verify = false".to_owned());
         }
-        parts.extend(tls.server_name.as_ref().map(|name| format!("server_name = {}", quoted(name))));
-        parts.extend(tls.client_certificate.as_ref().map(|(certificate, key)| {
+        tls_entries.extend(tls.server_name.as_ref().map(|name| format!("server_name = {}", quoted(name))));
+        tls_entries.extend(tls.client_certificate.as_ref().map(|(certificate, key)| {
             format!("own = {{ certificate = {}, key = {} }}", quoted(certificate), quoted(key))
         }));
-        let _ = writeln!(out, "tls = {{ {} }}", parts.join(", "));
+        let _ = writeln!(out, "tls = {{ {} }}", tls_entries.join(", "));
     }
-    if let Some((0, _)) = group.eject {
+    if let Some((0, _)) = group.ejection {
         out.push_str("outlier = false\n");
     }
     if let Some(health) = &group.health {
@@ -196,7 +197,7 @@ fn write_group(out: &mut String, group: &DraftGroup) {
         time(out, "idle", group.idle);
     });
     table(out, "group.retry", |out| number(out, "attempts", group.attempts));
-    if let Some((failures @ 1.., span)) = group.eject {
+    if let Some((failures @ 1.., span)) = group.ejection {
         table(out, "group.outlier", |out| {
             number(out, "consecutive", Some(failures));
             time(out, "ejection", span);
@@ -205,9 +206,10 @@ fn write_group(out: &mut String, group: &DraftGroup) {
 }
 
 fn strategy(group: &DraftGroup) -> String {
-    let even = group.members.windows(2).all(|pair| pair[0].capacity == pair[1].capacity);
+    let has_equal_capacities =
+        group.members.windows(2).all(|neighbours| neighbours[0].capacity == neighbours[1].capacity);
     match &group.strategy {
-        DraftStrategy::RoundRobin if even => "\"round_robin\"".to_owned(),
+        DraftStrategy::RoundRobin if has_equal_capacities => "\"round_robin\"".to_owned(),
         DraftStrategy::RoundRobin => "\"weighted_round_robin\"".to_owned(),
         DraftStrategy::LeastConnections => "\"least_connections\"".to_owned(),
         DraftStrategy::Random => "\"random\"".to_owned(),

@@ -20,10 +20,10 @@ pub(super) fn time(text: &str, unit: Duration) -> Option<Duration> {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let number: u32 = rest.get(..digits)?.parse().ok()?;
         rest = &rest[digits..];
-        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let word = &rest[..letters];
-        rest = &rest[letters..];
-        let each = match word {
+        let unit_len = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let unit_name = &rest[..unit_len];
+        rest = &rest[unit_len..];
+        let unit_duration = match unit_name {
             "" if rest.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => unit,
             "us" => Duration::from_micros(1),
             "ms" => Duration::from_millis(1),
@@ -34,7 +34,7 @@ pub(super) fn time(text: &str, unit: Duration) -> Option<Duration> {
             "w" => Duration::from_secs(7 * 86_400),
             _ => return None,
         };
-        total = total.checked_add(each.checked_mul(number)?)?;
+        total = total.checked_add(unit_duration.checked_mul(number)?)?;
     }
     Some(total.min(LONGEST))
 }
@@ -63,15 +63,15 @@ pub(super) fn listen(text: &str, bare_port: bool) -> Option<SocketAddr> {
 pub(super) fn member(text: &str, port: Option<u16>) -> Option<String> {
     let text = text.strip_prefix("ipv4@").or_else(|| text.strip_prefix("ipv6@")).unwrap_or(text);
     let parsed = |text: &str| text.parse::<MemberAddress>().ok().map(|address| address.to_string());
-    if let Some(found) = parsed(text) {
-        return Some(found);
+    if let Some(parsed_member) = parsed(text) {
+        return Some(parsed_member);
     }
     // HAProxy takes IPv6 addresses without brackets: the port is behind the last colon.
-    if let Some((host, last)) = text.rsplit_once(':')
+    if let Some((host, last_segment)) = text.rsplit_once(':')
         && host.contains(':')
-        && let Some(found) = parsed(&format!("[{host}]:{last}"))
+        && let Some(parsed_member) = parsed(&format!("[{host}]:{last_segment}"))
     {
-        return Some(found);
+        return Some(parsed_member);
     }
     let port = port?;
     let host = text.trim_start_matches('[').trim_end_matches(']').trim_end_matches(':');
@@ -80,8 +80,8 @@ pub(super) fn member(text: &str, port: Option<u16>) -> Option<String> {
 
 /// Returns a valid name for Plimsoll, as similar as possible.
 pub(super) fn name(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
-    let mut name: String = text.chars().map(plain).take(60).collect();
+    let sanitize = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let mut name: String = text.chars().map(sanitize).take(60).collect();
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         name.insert(0, 'g');
     }
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn lengths_of_time() {
         let ms = Duration::from_millis;
-        for (text, found) in [
+        for (text, expected) in [
             ("5000", Some(ms(5000))),
             ("5s", Some(ms(5000))),
             ("1m30s", Some(ms(90_000))),
@@ -109,14 +109,14 @@ mod tests {
             ("5s3", None),
             ("99999999999", None),
         ] {
-            assert_eq!(time(text, ms(1)), found, "{text}");
+            assert_eq!(time(text, ms(1)), expected, "{text}");
         }
     }
 
     #[test]
     fn addresses() {
-        let said = |text| listen(text, true).map(|address| address.to_string());
-        for (text, found) in [
+        let parse_address = |text| listen(text, true).map(|address| address.to_string());
+        for (text, expected) in [
             ("80", Some("0.0.0.0:80")),
             (":80", Some("0.0.0.0:80")),
             ("*:80", Some("0.0.0.0:80")),
@@ -129,9 +129,9 @@ mod tests {
             ("unix@/run/x", None),
             ("99999", None),
         ] {
-            assert_eq!(said(text).as_deref(), found, "{text}");
+            assert_eq!(parse_address(text).as_deref(), expected, "{text}");
         }
-        for (text, port, found) in [
+        for (text, port, expected) in [
             ("10.0.0.1:80", None, Some("10.0.0.1:80")),
             ("App.internal", Some(80), Some("app.internal:80")),
             ("fd00::1:8080", None, Some("[fd00::1]:8080")),
@@ -140,7 +140,7 @@ mod tests {
             ("unix:/run/x.sock", Some(80), None),
             ("$host", Some(80), None),
         ] {
-            assert_eq!(member(text, port).as_deref(), found, "{text}");
+            assert_eq!(member(text, port).as_deref(), expected, "{text}");
         }
         assert_eq!((&*name("web app"), &*name("_x"), &*name("")), ("web_app", "g_x", "g"));
     }

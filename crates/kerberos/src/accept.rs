@@ -31,8 +31,9 @@ impl TokenAcceptor {
     /// # Errors
     /// Returns an error if the keytab cannot be read or holds no key.
     pub fn open(keytab: &Path) -> Result<Self, String> {
-        let cred = acquire(keytab)
-            .map_err(|why| format!("{}: no key of a Kerberos service can be had: {why}", keytab.display()))?;
+        let cred = acquire(keytab).map_err(|error| {
+            format!("{}: no key of a Kerberos service can be had: {error}", keytab.display())
+        })?;
         Ok(Self { keytab: keytab.to_owned(), cred })
     }
 
@@ -44,13 +45,14 @@ impl TokenAcceptor {
     pub fn accept(&self, text: &str, channel: ChannelBinding) -> Result<AcceptedToken, String> {
         let token = token::decode_token(text)?;
         let mut context = ServerCtx::new(Some(self.cred.clone()));
-        let reply =
+        let reply_token =
             context.step(&token, Some(&channel.gssapi_bytes())).map_err(|error| refusal_text(&error))?;
         if !context.is_complete() {
             return Err("the ticket needs more than one message, which is not done here".into());
         }
-        let read = |error: Error| format!("the ticket does not count: {}", token::error_text(&error));
-        let info = context.info().map_err(read)?;
+        let context_error =
+            |error: Error| format!("the ticket does not count: {}", token::error_text(&error));
+        let info = context.info().map_err(context_error)?;
         if info.mechanism != GSS_MECH_KRB5 {
             return Err("it is not a Kerberos ticket".into());
         }
@@ -59,16 +61,20 @@ impl TokenAcceptor {
                 "the ticket is not bound to this connection: the client must bind it by tls-exporter".into(),
             );
         }
-        let name = |name: libgssapi::name::Name| {
-            let name = name.display_name().map_err(read)?;
-            String::from_utf8(name.to_vec()).map_err(|_| "the ticket's name is not UTF-8".to_owned())
+        let name_text = |name: libgssapi::name::Name| {
+            let display_name = name.display_name().map_err(context_error)?;
+            String::from_utf8(display_name.to_vec()).map_err(|_| "the ticket's name is not UTF-8".to_owned())
         };
-        let service = name(info.target_name)?;
-        if !service.starts_with("HTTP/") {
-            return Err(format!("the ticket is for {}, and not for HTTP", service.escape_debug()));
+        let service_name = name_text(info.target_name)?;
+        if !service_name.starts_with("HTTP/") {
+            return Err(format!("the ticket is for {}, and not for HTTP", service_name.escape_debug()));
         }
-        let reply = reply.map_or_else(String::new, |reply| token::encode_token(&reply));
-        Ok(AcceptedToken { principal: name(info.source_name)?, lifetime: info.lifetime, reply })
+        let reply_text = reply_token.map_or_else(String::new, |reply| token::encode_token(&reply));
+        Ok(AcceptedToken {
+            principal: name_text(info.source_name)?,
+            lifetime: info.lifetime,
+            reply: reply_text,
+        })
     }
 }
 
@@ -79,8 +85,8 @@ impl fmt::Debug for TokenAcceptor {
 }
 
 fn refusal_text(error: &Error) -> String {
-    let major = |flag: MajorFlags| error.major.bits() & ROUTINE_ERROR_MASK == flag.bits();
-    if major(MajorFlags::GSS_S_BAD_BINDINGS) {
+    let has_code = |flag: MajorFlags| error.major.bits() & ROUTINE_ERROR_MASK == flag.bits();
+    if has_code(MajorFlags::GSS_S_BAD_BINDINGS) {
         return "the ticket is bound to another connection".into();
     }
     format!("the ticket does not count: {}", token::error_text(error))
@@ -96,11 +102,12 @@ fn acquire(keytab: &Path) -> Result<Cred, String> {
     let path = CString::new(path).map_err(|_| "its name has a zero byte".to_owned())?;
     let mut element = sys::gss_key_value_element_desc { key: c"keytab".as_ptr(), value: path.as_ptr() };
     let store = sys::gss_key_value_set_desc { count: 1, elements: &mut element };
-    let mut mechs = [oid_descriptor(&GSS_MECH_KRB5), oid_descriptor(&GSS_MECH_SPNEGO)];
-    let mut both = sys::gss_OID_set_desc { count: mechs.len(), elements: mechs.as_mut_ptr() };
-    let mut bare = oid_descriptor(&GSS_MECH_KRB5);
-    let mut inner = sys::gss_OID_set_desc { count: 1, elements: &mut bare };
-    let (mut minor, mut cred) = (0, ptr::null_mut());
+    let mut mechanisms = [oid_descriptor(&GSS_MECH_KRB5), oid_descriptor(&GSS_MECH_SPNEGO)];
+    let mut mechanism_set =
+        sys::gss_OID_set_desc { count: mechanisms.len(), elements: mechanisms.as_mut_ptr() };
+    let mut kerberos_mechanism = oid_descriptor(&GSS_MECH_KRB5);
+    let mut negotiated_set = sys::gss_OID_set_desc { count: 1, elements: &mut kerberos_mechanism };
+    let (mut minor, mut raw_credential) = (0, ptr::null_mut());
     let usage = sys::GSS_C_ACCEPT as sys::gss_cred_usage_t;
     // SAFETY: all pointers are valid until the call returns, and the library does not keep them (RFC 2744,
     // section 3.1). Arguments that it must not change are const. A null name selects all keys.
@@ -109,21 +116,21 @@ fn acquire(keytab: &Path) -> Result<Cred, String> {
             &mut minor,
             ptr::null_mut(),
             sys::_GSS_C_INDEFINITE,
-            &mut both,
+            &mut mechanism_set,
             usage,
             &store,
-            &mut cred,
+            &mut raw_credential,
             ptr::null_mut(),
             ptr::null_mut(),
         )
     };
     check_status(major, minor)?;
     // SAFETY: the call above created it, and there is no other owner.
-    let owned = unsafe { Cred::from_c(cred) };
+    let credential = unsafe { Cred::from_c(raw_credential) };
     // SAFETY: `owned` keeps it alive, and the library copies the set.
-    let major = unsafe { sys::gss_set_neg_mechs(&mut minor, cred, &mut inner) };
+    let major = unsafe { sys::gss_set_neg_mechs(&mut minor, raw_credential, &mut negotiated_set) };
     check_status(major, minor)?;
-    Ok(owned)
+    Ok(credential)
 }
 
 fn check_status(major: u32, minor: u32) -> Result<(), String> {

@@ -23,14 +23,15 @@ impl TokenInitiator {
     /// # Errors
     /// Returns the reason why there is no ticket, and a remedy.
     pub fn begin(host: &str, channel: ChannelBinding) -> Result<(Self, String), String> {
-        let name = format!("HTTP@{host}");
-        let wrong = |error: Error| {
+        let service_text = format!("HTTP@{host}");
+        let ticket_error = |error: Error| {
             format!("no Kerberos ticket for HTTP/{host}: {}; get one with kinit", token::error_text(&error))
         };
-        let name = Name::new(name.as_bytes(), Some(GSS_NT_HOSTBASED_SERVICE)).map_err(wrong)?;
+        let service_name =
+            Name::new(service_text.as_bytes(), Some(GSS_NT_HOSTBASED_SERVICE)).map_err(ticket_error)?;
         let flags = CtxFlags::GSS_C_MUTUAL_FLAG | CtxFlags::GSS_C_REPLAY_FLAG | CtxFlags::GSS_C_INTEG_FLAG;
-        let mut context = ClientCtx::new(None, name, flags, Some(GSS_MECH_SPNEGO));
-        let token = context.step(None, Some(&channel.gssapi_bytes())).map_err(wrong)?;
+        let mut context = ClientCtx::new(None, service_name, flags, Some(GSS_MECH_SPNEGO));
+        let token = context.step(None, Some(&channel.gssapi_bytes())).map_err(ticket_error)?;
         let token = token.filter(|token| !token.is_empty()).ok_or("Kerberos made no token")?;
         let text = token::encode_token(&token);
         Ok((Self { context, host: host.to_owned(), channel }, text))
@@ -41,14 +42,14 @@ impl TokenInitiator {
     /// # Errors
     /// Returns an error if the text does not prove that the server has the service's key.
     pub fn finish(mut self, reply: &str) -> Result<(), String> {
-        let unproved =
-            |why: String| format!("{} did not prove by Kerberos that it is HTTP/{0}: {why}", self.host);
-        let reply = token::decode_token(reply).map_err(unproved)?;
-        let done = self.context.step(Some(&reply), Some(&self.channel.gssapi_bytes()));
-        done.map_err(|error| unproved(token::error_text(&error)))?;
-        let mutual = self.context.flags().is_ok_and(|flags| flags.contains(CtxFlags::GSS_C_MUTUAL_FLAG));
-        if !self.context.is_complete() || !mutual {
-            return Err(unproved("its answer is not all".into()));
+        let proof_error =
+            |reason: String| format!("{} did not prove by Kerberos that it is HTTP/{0}: {reason}", self.host);
+        let reply = token::decode_token(reply).map_err(proof_error)?;
+        let final_step = self.context.step(Some(&reply), Some(&self.channel.gssapi_bytes()));
+        final_step.map_err(|error| proof_error(token::error_text(&error)))?;
+        let is_mutual = self.context.flags().is_ok_and(|flags| flags.contains(CtxFlags::GSS_C_MUTUAL_FLAG));
+        if !self.context.is_complete() || !is_mutual {
+            return Err(proof_error("its answer is not all".into()));
         }
         Ok(())
     }

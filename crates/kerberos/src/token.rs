@@ -25,13 +25,14 @@ pub(crate) fn encode_token(token: &[u8]) -> String {
 /// Formats an error. The library's text has two parts, of which the first often states only that there was an
 /// error.
 pub(crate) fn error_text(error: &Error) -> String {
-    let said = error.to_string();
-    let vague = said.strip_prefix("Unspecified GSS failure.  Minor code may provide more information");
-    let said = match vague {
+    let message = error.to_string();
+    let minor_text =
+        message.strip_prefix("Unspecified GSS failure.  Minor code may provide more information");
+    let trimmed = match minor_text {
         Some(minor) => minor.trim().trim_start_matches('(').trim_end_matches(')'),
-        None => said.trim().trim_end_matches("(Success)").trim_end_matches("(Unknown error)").trim(),
+        None => message.trim().trim_end_matches("(Success)").trim_end_matches("(Unknown error)").trim(),
     };
-    if said.is_empty() { "the library does not say why".into() } else { said.to_owned() }
+    if trimmed.is_empty() { "the library does not say why".into() } else { trimmed.to_owned() }
 }
 
 #[cfg(test)]

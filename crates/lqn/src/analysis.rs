@@ -40,68 +40,73 @@ pub const ACTIVITY: &str = "activity";
 
 /// Returns all results of tasks, entries and processors. Includes those of phases, if an entry has several,
 /// and of the activities of graphs. An entry's own results end with its reply.
-pub fn result_lines(model: &Model, found: &ModelResults) -> Vec<ResultLine> {
+pub fn result_lines(model: &Model, results: &ModelResults) -> Vec<ResultLine> {
     let mut lines = Vec::new();
     let mut line = |kind, name: &str, metric, value: Option<Estimate>| {
         lines.extend(value.map(|value| ResultLine { kind, name: name.to_owned(), metric, value }));
     };
-    let part = |busy: Estimate, copies| match copies {
+    let per_copy = |mean_busy: Estimate, copies| match copies {
         Multiplicity::Finite(count) => {
             let count = f64::from(count);
-            Some(Estimate { mean: busy.mean / count, half_width: busy.half_width / count })
+            Some(Estimate { mean: mean_busy.mean / count, half_width: mean_busy.half_width / count })
         }
         Multiplicity::Infinite => None,
     };
-    let sure = |mean| Some(Estimate { mean, half_width: 0.0 });
-    for (task, own) in model.tasks.iter().zip(&found.tasks) {
-        line("task", &own.name, "throughput", Some(own.throughput));
-        line("task", &own.name, "busy", Some(own.busy));
+    let exact = |mean| Some(Estimate { mean, half_width: 0.0 });
+    for (task, task_results) in model.tasks.iter().zip(&results.tasks) {
+        line("task", &task_results.name, "throughput", Some(task_results.throughput));
+        line("task", &task_results.name, "busy", Some(task_results.busy));
         if !task.is_client() {
-            line("task", &own.name, "utilization", part(own.busy, task.copies));
+            line("task", &task_results.name, "utilization", per_copy(task_results.busy, task.copies));
         }
-        line("task", &own.name, "response", own.response);
-        line("task", &own.name, "goodput", own.goodput);
-        if let Some(quantiles) = own.percentiles {
-            line("task", &own.name, "p50", sure(quantiles.p50));
-            line("task", &own.name, "p95", sure(quantiles.p95));
-            line("task", &own.name, "p99", sure(quantiles.p99));
+        line("task", &task_results.name, "response", task_results.response);
+        line("task", &task_results.name, "goodput", task_results.goodput);
+        if let Some(quantiles) = task_results.percentiles {
+            line("task", &task_results.name, "p50", exact(quantiles.p50));
+            line("task", &task_results.name, "p95", exact(quantiles.p95));
+            line("task", &task_results.name, "p99", exact(quantiles.p99));
         }
     }
-    for own in &found.entries {
-        line("entry", &own.name, "throughput", Some(own.throughput));
-        line("entry", &own.name, "waiting", Some(own.waiting));
-        line("entry", &own.name, "service", Some(own.service));
-        line("entry", &own.name, "response", own.response);
-        line("entry", &own.name, "goodput", own.goodput);
+    for entry_results in &results.entries {
+        line("entry", &entry_results.name, "throughput", Some(entry_results.throughput));
+        line("entry", &entry_results.name, "waiting", Some(entry_results.waiting));
+        line("entry", &entry_results.name, "service", Some(entry_results.service));
+        line("entry", &entry_results.name, "response", entry_results.response);
+        line("entry", &entry_results.name, "goodput", entry_results.goodput);
         // Only failures that occurred.
-        if let Some(failures) = own.failures {
-            let some = |estimate: Estimate| Some(estimate).filter(|estimate| estimate.mean > 0.0);
-            line("entry", &own.name, "refusals", some(failures.refusals));
-            line("entry", &own.name, "timeouts", some(failures.timeouts));
-            line("entry", &own.name, "retries", some(failures.retries));
+        if let Some(failures) = entry_results.failures {
+            let if_positive = |estimate: Estimate| Some(estimate).filter(|estimate| estimate.mean > 0.0);
+            line("entry", &entry_results.name, "refusals", if_positive(failures.refusals));
+            line("entry", &entry_results.name, "timeouts", if_positive(failures.timeouts));
+            line("entry", &entry_results.name, "retries", if_positive(failures.retries));
         }
-        if let Some(quantiles) = own.percentiles {
-            line("entry", &own.name, "p50", sure(quantiles.p50));
-            line("entry", &own.name, "p95", sure(quantiles.p95));
-            line("entry", &own.name, "p99", sure(quantiles.p99));
+        if let Some(quantiles) = entry_results.percentiles {
+            line("entry", &entry_results.name, "p50", exact(quantiles.p50));
+            line("entry", &entry_results.name, "p95", exact(quantiles.p95));
+            line("entry", &entry_results.name, "p99", exact(quantiles.p99));
         }
     }
-    for (processor, own) in model.processors.iter().zip(&found.processors) {
-        line("processor", &own.name, "busy", Some(own.busy));
-        line("processor", &own.name, "utilization", part(own.busy, processor.copies));
+    for (processor, processor_results) in model.processors.iter().zip(&results.processors) {
+        line("processor", &processor_results.name, "busy", Some(processor_results.busy));
+        line(
+            "processor",
+            &processor_results.name,
+            "utilization",
+            per_copy(processor_results.busy, processor.copies),
+        );
     }
     // The results of an entry's only phase are those of the entry.
-    let mut alone = vec![false; model.activities.len()];
+    let mut is_only_phase = vec![false; model.activities.len()];
     for entry in &model.entries {
         if let EntryBody::Phases(phases) = &entry.body
-            && let [only] = phases.as_slice()
+            && let [only_phase] = phases.as_slice()
         {
-            alone[only.0] = true;
+            is_only_phase[only_phase.0] = true;
         }
     }
-    for (own, _) in found.activities.iter().zip(alone).filter(|(_, alone)| !alone) {
-        line(ACTIVITY, &own.name, "throughput", Some(own.throughput));
-        line(ACTIVITY, &own.name, "service", Some(own.service));
+    for (activity, _) in results.activities.iter().zip(is_only_phase).filter(|(_, is_only)| !is_only) {
+        line(ACTIVITY, &activity.name, "throughput", Some(activity.throughput));
+        line(ACTIVITY, &activity.name, "service", Some(activity.service));
     }
     lines
 }
@@ -128,20 +133,22 @@ impl OverallResults {
 
     /// Computes the overall results of a model. The results of a replicated task are those of one replica and
     /// count once per replica.
-    pub fn of(model: &Model, found: &ModelResults) -> Self {
-        let clients = model.tasks.iter().zip(&found.tasks);
-        let clients = clients.map(|(task, own)| (task.replicas, own.throughput, own.response));
-        let open = model.entries.iter().zip(&found.entries);
-        let open =
-            open.map(|(entry, own)| (model.tasks[entry.task.0].replicas, own.throughput, own.response));
-        let (mut throughput, mut time) = (0.0, 0.0);
-        for (replicas, rate, response) in clients.chain(open) {
+    pub fn of(model: &Model, results: &ModelResults) -> Self {
+        let clients = model.tasks.iter().zip(&results.tasks);
+        let clients = clients
+            .map(|(task, task_results)| (task.replicas, task_results.throughput, task_results.response));
+        let open_entries = model.entries.iter().zip(&results.entries);
+        let open_responses = open_entries.map(|(entry, entry_results)| {
+            (model.tasks[entry.task.0].replicas, entry_results.throughput, entry_results.response)
+        });
+        let (mut throughput, mut total_time) = (0.0, 0.0);
+        for (replicas, rate, response) in clients.chain(open_responses) {
             if let Some(response) = response {
                 let rate = f64::from(replicas.max(1)) * rate.mean;
                 throughput += rate;
-                time += rate * response.mean;
+                total_time += rate * response.mean;
             }
         }
-        Self { throughput, response: if throughput > 0.0 { time / throughput } else { 0.0 } }
+        Self { throughput, response: if throughput > 0.0 { total_time / throughput } else { 0.0 } }
     }
 }

@@ -22,12 +22,12 @@ pub use anchored::{AxisPosition, SolvedPoint, anchored_sweep, anchors, solved_li
 
 /// The typical relative error of the solver for throughputs and utilizations (`OFF`) and for times
 /// (`OFF_IN_TIME`). The accuracy test checks these bounds.
-const OFF: f64 = 0.025;
-const OFF_IN_TIME: f64 = 0.04;
+const MODEL_ERROR: f64 = 0.025;
+const TIME_MODEL_ERROR: f64 = 0.04;
 /// The ratio of squared error and variance that chance can explain: three standard deviations.
-const SURELY: f64 = 9.0;
+const CERTAIN_VARIANCE: f64 = 9.0;
 /// The 97.5th percentile of the standard normal distribution: half the width of the 95 % interval.
-const HALF: f64 = 1.959_964;
+const NORMAL_QUANTILE: f64 = 1.959_964;
 
 /// The estimate of a model's results.
 #[derive(Clone, Debug, Serialize)]
@@ -61,94 +61,114 @@ pub fn combine_estimates(model: &Model, runs: &[ModelResults]) -> CombinedEstima
             convergence,
         };
     };
-    let sure = is_reliable(model, &convergence);
-    let mut findings = combine_pairwise(&simulated, &solved, &|one, other, time| {
-        if sure { weighted_mean(one, other, if time { OFF_IN_TIME } else { OFF }) } else { *one }
+    let is_sure = is_reliable(model, &convergence);
+    let mut findings = combine_pairwise(&simulated, &solved, &|from_runs, from_formulas, is_time| {
+        if is_sure {
+            weighted_mean(from_runs, from_formulas, if is_time { TIME_MODEL_ERROR } else { MODEL_ERROR })
+        } else {
+            *from_runs
+        }
     });
-    if sure {
+    if is_sure {
         // Results missing in the simulation come from the solution.
         findings.fill_missing_from(&solved);
         findings.unseen.clear();
     }
-    let part = |task: &TaskResults, other: &TaskResults| {
-        if !sure {
+    let simulated_weight = |task: &TaskResults, solved_task: &TaskResults| {
+        if !is_sure {
             return 1.0;
         }
-        match (&task.response, &other.response) {
-            (Some(own), Some(other)) => weight(own, other, OFF_IN_TIME),
-            _ => weight(&task.throughput, &other.throughput, OFF),
+        match (&task.response, &solved_task.response) {
+            (Some(simulated_response), Some(solved_response)) => {
+                weight(simulated_response, solved_response, TIME_MODEL_ERROR)
+            }
+            _ => weight(&task.throughput, &solved_task.throughput, MODEL_ERROR),
         }
     };
-    let simulated_parts =
-        simulated.tasks.iter().zip(&solved.tasks).map(|(own, other)| part(own, other)).collect();
+    let simulated_parts = simulated
+        .tasks
+        .iter()
+        .zip(&solved.tasks)
+        .map(|(simulated_task, solved_task)| simulated_weight(simulated_task, solved_task))
+        .collect();
     CombinedEstimate { findings, simulated: Some(simulated), solved, convergence, simulated_parts }
 }
 
 /// Returns the weight of the simulated result.
-fn weight(simulated: &Estimate, solved: &Estimate, off: f64) -> f64 {
-    let chance = (simulated.half_width / HALF).powi(2);
+fn weight(simulated: &Estimate, solved: &Estimate, model_error: f64) -> f64 {
+    let variance = (simulated.half_width / NORMAL_QUANTILE).powi(2);
     // If the difference exceeds what chance explains, the excess is the solver's bias here.
-    let apart = (simulated.mean - solved.mean).powi(2) - SURELY * chance;
-    let bias = (off * solved.mean).powi(2).max(apart);
-    if bias > 0.0 { bias / (bias + chance) } else { 1.0 }
+    let excess = (simulated.mean - solved.mean).powi(2) - CERTAIN_VARIANCE * variance;
+    let bias = (model_error * solved.mean).powi(2).max(excess);
+    if bias > 0.0 { bias / (bias + variance) } else { 1.0 }
 }
 
-fn weighted_mean(simulated: &Estimate, solved: &Estimate, off: f64) -> Estimate {
-    let part = weight(simulated, solved, off);
+fn weighted_mean(simulated: &Estimate, solved: &Estimate, model_error: f64) -> Estimate {
+    let simulated_weight = weight(simulated, solved, model_error);
     Estimate {
-        mean: part * simulated.mean + (1.0 - part) * solved.mean,
-        half_width: part.sqrt() * simulated.half_width,
+        mean: simulated_weight * simulated.mean + (1.0 - simulated_weight) * solved.mean,
+        half_width: simulated_weight.sqrt() * simulated.half_width,
     }
 }
 
 /// Combines several runs, weighted by their length.
 fn combine_runs(runs: &[ModelResults]) -> Option<ModelResults> {
     let (first, others) = runs.split_first()?;
-    let mut all = first.clone();
+    let mut combined = first.clone();
     for run in others {
-        let (one, other) = (all.events as f64, run.events as f64);
-        let part = if one + other > 0.0 { one / (one + other) } else { 0.5 };
-        let blend = |own: f64, other: f64| part * own + (1.0 - part) * other;
-        let mix = |own: Option<TimeQuantiles>, other: Option<TimeQuantiles>| {
-            let (Some(own), Some(other)) = (own, other) else { return own.or(other) };
+        let (combined_events, run_events) = (combined.events as f64, run.events as f64);
+        let combined_weight = if combined_events + run_events > 0.0 {
+            combined_events / (combined_events + run_events)
+        } else {
+            0.5
+        };
+        let blend = |combined_value: f64, run_value: f64| {
+            combined_weight * combined_value + (1.0 - combined_weight) * run_value
+        };
+        let mix_quantiles = |combined_quantiles: Option<TimeQuantiles>,
+                             run_quantiles: Option<TimeQuantiles>| {
+            let (Some(combined_times), Some(run_times)) = (combined_quantiles, run_quantiles) else {
+                return combined_quantiles.or(run_quantiles);
+            };
             Some(TimeQuantiles {
-                p50: blend(own.p50, other.p50),
-                p95: blend(own.p95, other.p95),
-                p99: blend(own.p99, other.p99),
+                p50: blend(combined_times.p50, run_times.p50),
+                p95: blend(combined_times.p95, run_times.p95),
+                p99: blend(combined_times.p99, run_times.p99),
             })
         };
-        let mut both = combine_pairwise(&all, run, &|one, other, _| Estimate {
-            mean: part * one.mean + (1.0 - part) * other.mean,
-            half_width: (part * one.half_width).hypot((1.0 - part) * other.half_width),
+        let mut blended = combine_pairwise(&combined, run, &|combined_estimate, run_estimate, _| Estimate {
+            mean: combined_weight * combined_estimate.mean + (1.0 - combined_weight) * run_estimate.mean,
+            half_width: (combined_weight * combined_estimate.half_width)
+                .hypot((1.0 - combined_weight) * run_estimate.half_width),
         });
-        for (own, other) in both.tasks.iter_mut().zip(&run.tasks) {
-            own.percentiles = mix(own.percentiles, other.percentiles);
+        for (blended_task, run_task) in blended.tasks.iter_mut().zip(&run.tasks) {
+            blended_task.percentiles = mix_quantiles(blended_task.percentiles, run_task.percentiles);
         }
-        for (own, other) in both.entries.iter_mut().zip(&run.entries) {
-            own.percentiles = mix(own.percentiles, other.percentiles);
+        for (blended_entry, run_entry) in blended.entries.iter_mut().zip(&run.entries) {
+            blended_entry.percentiles = mix_quantiles(blended_entry.percentiles, run_entry.percentiles);
         }
-        both.fill_missing_from(run);
-        both.unseen = all.unseen.iter().filter(|own| run.unseen.contains(own)).cloned().collect();
-        both.events = all.events + run.events;
-        both.time = all.time + run.time;
-        both.batches = all.batches + run.batches;
-        both.runs = all.runs + run.runs;
-        both.warm_up = all.warm_up + run.warm_up;
-        both.settled = all.settled && run.settled;
-        both.precise = all.precise && run.precise;
-        all = both;
+        blended.fill_missing_from(run);
+        blended.unseen = combined.unseen.iter().filter(|name| run.unseen.contains(name)).cloned().collect();
+        blended.events = combined.events + run.events;
+        blended.time = combined.time + run.time;
+        blended.batches = combined.batches + run.batches;
+        blended.runs = combined.runs + run.runs;
+        blended.warm_up = combined.warm_up + run.warm_up;
+        blended.settled = combined.settled && run.settled;
+        blended.precise = combined.precise && run.precise;
+        combined = blended;
     }
-    Some(all)
+    Some(combined)
 }
 
 impl ModelResults {
     /// Takes missing response times and the results of calls from `other`.
     fn fill_missing_from(&mut self, other: &Self) {
-        for (own, other) in self.tasks.iter_mut().zip(&other.tasks) {
-            own.response = own.response.or(other.response);
+        for (task, other_task) in self.tasks.iter_mut().zip(&other.tasks) {
+            task.response = task.response.or(other_task.response);
         }
-        for (own, other) in self.entries.iter_mut().zip(&other.entries) {
-            own.response = own.response.or(other.response);
+        for (entry, other_entry) in self.entries.iter_mut().zip(&other.entries) {
+            entry.response = entry.response.or(other_entry.response);
         }
         if self.calls.is_empty() {
             self.calls.clone_from(&other.calls);
@@ -159,60 +179,64 @@ impl ModelResults {
 /// Combines two results of the same structure number by number; the last argument of `of` is `true` for
 /// times. Everything else is taken from the first.
 fn combine_pairwise(
-    one: &ModelResults,
+    base: &ModelResults,
     other: &ModelResults,
-    of: &dyn Fn(&Estimate, &Estimate, bool) -> Estimate,
+    combine: &dyn Fn(&Estimate, &Estimate, bool) -> Estimate,
 ) -> ModelResults {
-    let both = |own: &Option<Estimate>, other: &Option<Estimate>| match (own, other) {
-        (Some(own), Some(other)) => Some(of(own, other, true)),
-        (own, _) => *own,
-    };
-    let rates = |own: &Option<Estimate>, other: &Option<Estimate>| match (own, other) {
-        (Some(own), Some(other)) => Some(of(own, other, false)),
-        (own, _) => *own,
-    };
-    let tasks = one.tasks.iter().zip(&other.tasks).map(|(own, other)| TaskResults {
-        name: own.name.clone(),
-        throughput: of(&own.throughput, &other.throughput, false),
-        busy: of(&own.busy, &other.busy, false),
-        response: both(&own.response, &other.response),
-        percentiles: own.percentiles,
-        goodput: rates(&own.goodput, &other.goodput),
+    let combine_times =
+        |base_time: &Option<Estimate>, other_time: &Option<Estimate>| match (base_time, other_time) {
+            (Some(base_time), Some(other_time)) => Some(combine(base_time, other_time, true)),
+            (base_only, _) => *base_only,
+        };
+    let combine_rates =
+        |base_rate: &Option<Estimate>, other_rate: &Option<Estimate>| match (base_rate, other_rate) {
+            (Some(base_rate), Some(other_rate)) => Some(combine(base_rate, other_rate, false)),
+            (base_only, _) => *base_only,
+        };
+    let tasks = base.tasks.iter().zip(&other.tasks).map(|(task, other_task)| TaskResults {
+        name: task.name.clone(),
+        throughput: combine(&task.throughput, &other_task.throughput, false),
+        busy: combine(&task.busy, &other_task.busy, false),
+        response: combine_times(&task.response, &other_task.response),
+        percentiles: task.percentiles,
+        goodput: combine_rates(&task.goodput, &other_task.goodput),
     });
-    let entries = one.entries.iter().zip(&other.entries).map(|(own, other)| EntryResults {
-        name: own.name.clone(),
-        throughput: of(&own.throughput, &other.throughput, false),
-        service: of(&own.service, &other.service, true),
-        waiting: of(&own.waiting, &other.waiting, true),
-        response: both(&own.response, &other.response),
-        percentiles: own.percentiles,
-        goodput: rates(&own.goodput, &other.goodput),
-        failures: match (&own.failures, &other.failures) {
-            (Some(own), Some(other)) => Some(FailureRates {
-                offered: of(&own.offered, &other.offered, false),
-                refusals: of(&own.refusals, &other.refusals, false),
-                timeouts: of(&own.timeouts, &other.timeouts, false),
-                retries: of(&own.retries, &other.retries, false),
+    let entries = base.entries.iter().zip(&other.entries).map(|(entry, other_entry)| EntryResults {
+        name: entry.name.clone(),
+        throughput: combine(&entry.throughput, &other_entry.throughput, false),
+        service: combine(&entry.service, &other_entry.service, true),
+        waiting: combine(&entry.waiting, &other_entry.waiting, true),
+        response: combine_times(&entry.response, &other_entry.response),
+        percentiles: entry.percentiles,
+        goodput: combine_rates(&entry.goodput, &other_entry.goodput),
+        failures: match (&entry.failures, &other_entry.failures) {
+            (Some(base_failures), Some(other_failures)) => Some(FailureRates {
+                offered: combine(&base_failures.offered, &other_failures.offered, false),
+                refusals: combine(&base_failures.refusals, &other_failures.refusals, false),
+                timeouts: combine(&base_failures.timeouts, &other_failures.timeouts, false),
+                retries: combine(&base_failures.retries, &other_failures.retries, false),
             }),
-            (own, _) => *own,
+            (base_only, _) => *base_only,
         },
     });
-    let processors = one.processors.iter().zip(&other.processors).map(|(own, other)| ProcessorResults {
-        name: own.name.clone(),
-        busy: of(&own.busy, &other.busy, false),
-    });
-    let activities = one.activities.iter().zip(&other.activities).map(|(own, other)| ActivityResults {
-        name: own.name.clone(),
-        throughput: of(&own.throughput, &other.throughput, false),
-        service: of(&own.service, &other.service, true),
-    });
-    let calls = one.calls.iter().enumerate().map(|(place, own)| match other.calls.get(place) {
-        Some(other) => CallResults {
-            waiting: of(&own.waiting, &other.waiting, true),
-            response: of(&own.response, &other.response, true),
-            ..own.clone()
+    let processors =
+        base.processors.iter().zip(&other.processors).map(|(processor, other_processor)| ProcessorResults {
+            name: processor.name.clone(),
+            busy: combine(&processor.busy, &other_processor.busy, false),
+        });
+    let activities =
+        base.activities.iter().zip(&other.activities).map(|(activity, other_activity)| ActivityResults {
+            name: activity.name.clone(),
+            throughput: combine(&activity.throughput, &other_activity.throughput, false),
+            service: combine(&activity.service, &other_activity.service, true),
+        });
+    let calls = base.calls.iter().enumerate().map(|(index, call)| match other.calls.get(index) {
+        Some(other_call) => CallResults {
+            waiting: combine(&call.waiting, &other_call.waiting, true),
+            response: combine(&call.response, &other_call.response, true),
+            ..call.clone()
         },
-        None => own.clone(),
+        None => call.clone(),
     });
     ModelResults {
         tasks: tasks.collect(),
@@ -220,7 +244,7 @@ fn combine_pairwise(
         processors: processors.collect(),
         activities: activities.collect(),
         calls: calls.collect(),
-        ..one.clone()
+        ..base.clone()
     }
 }
 
@@ -231,10 +255,10 @@ mod tests {
     #[test]
     fn the_more_certain_counts_more() {
         let solved = Estimate { mean: 100.0, half_width: 0.0 };
-        let at = |half_width| weighted_mean(&Estimate { mean: 110.0, half_width }, &solved, 0.04);
-        assert!((at(0.0).mean - 110.0).abs() < 1e-9);
-        assert!((at(4.0 * HALF).mean - 105.0).abs() < 1e-9);
-        assert!(at(4.0 * HALF).half_width < 4.0 * HALF);
-        assert!((at(1e6).mean - 100.0).abs() < 0.01);
+        let mean_at = |half_width| weighted_mean(&Estimate { mean: 110.0, half_width }, &solved, 0.04);
+        assert!((mean_at(0.0).mean - 110.0).abs() < 1e-9);
+        assert!((mean_at(4.0 * NORMAL_QUANTILE).mean - 105.0).abs() < 1e-9);
+        assert!(mean_at(4.0 * NORMAL_QUANTILE).half_width < 4.0 * NORMAL_QUANTILE);
+        assert!((mean_at(1e6).mean - 100.0).abs() < 0.01);
     }
 }

@@ -99,19 +99,19 @@ impl Diagram {
     /// Creates the diagram of a model.
     pub fn of(model: &Model) -> Self {
         let mut layers: Vec<Vec<DiagramTask>> = Vec::new();
-        for (place, layer) in depths(model).into_iter().enumerate() {
+        for (index, layer) in depths(model).into_iter().enumerate() {
             if layers.len() <= layer {
                 layers.resize(layer + 1, Vec::new());
             }
-            layers[layer].push(task(model, TaskId(place)));
+            layers[layer].push(task(model, TaskId(index)));
         }
         let processors = model
             .processors
             .iter()
-            .map(|own| DiagramProcessor {
-                name: visible(&own.name),
-                cores: count(own.copies),
-                replicas: own.replicas,
+            .map(|processor| DiagramProcessor {
+                name: visible(&processor.name),
+                cores: count(processor.copies),
+                replicas: processor.replicas,
             })
             .collect();
         Self { title: visible(&model.comment), layers, processors }
@@ -141,101 +141,100 @@ fn visible(name: &str) -> String {
 }
 
 fn task(model: &Model, id: TaskId) -> DiagramTask {
-    let own = &model.tasks[id.0];
-    let ProcessorId(processor) = own.processor;
-    let think = match own.role {
+    let task_data = &model.tasks[id.0];
+    let ProcessorId(processor) = task_data.processor;
+    let think = match task_data.role {
         TaskRole::Client { think } if think > 0.0 => Some(think),
         _ => None,
     };
     DiagramTask {
-        name: visible(&own.name),
-        client: own.is_client(),
-        threads: count(own.copies),
-        replicas: own.replicas,
+        name: visible(&task_data.name),
+        client: task_data.is_client(),
+        threads: count(task_data.copies),
+        replicas: task_data.replicas,
         think,
         processor,
-        entries: own.entries.iter().map(|id| entry(model, *id)).collect(),
+        entries: task_data.entries.iter().map(|id| entry(model, *id)).collect(),
     }
 }
 
 fn entry(model: &Model, id: EntryId) -> DiagramEntry {
-    let own = &model.entries[id.0];
-    let (activities, phases) = match &own.body {
+    let entry_data = &model.entries[id.0];
+    let (activities, has_phases) = match &entry_data.body {
         EntryBody::Phases(phases) => (phases.clone(), true),
         EntryBody::Graph(start) => (reachable(model, *start), false),
     };
     // The called entries, in the order of their first call.
-    let mut asked: Vec<(EntryId, bool)> = Vec::new();
+    let mut targets: Vec<(EntryId, bool)> = Vec::new();
     for call in activities.iter().flat_map(|id| &model.activities[id.0].calls) {
-        if !asked.contains(&(call.entry, call.waits)) {
-            asked.push((call.entry, call.waits));
+        if !targets.contains(&(call.entry, call.waits)) {
+            targets.push((call.entry, call.waits));
         }
     }
     let mut arrows = Vec::new();
-    for (to, waits) in asked {
+    for (to, waits) in targets {
         let mean = |id: &ActivityId| -> f64 {
             let calls = model.activities[id.0].calls.iter();
             calls.filter(|call| call.entry == to && call.waits == waits).map(|call| call.count).sum()
         };
         let mut means: Vec<(ActivityId, f64)> = activities.iter().map(|id| (*id, mean(id))).collect();
-        let label = if phases {
+        let label = if has_phases {
             let last = means.iter().rposition(|(_, mean)| *mean > 0.0).unwrap_or(0);
             means.truncate(last + 1);
             means.iter().map(|(_, mean)| format_number(*mean)).collect::<Vec<_>>().join(", ")
         } else {
             means.retain(|(_, mean)| *mean > 0.0);
-            let one = |(id, mean): &(ActivityId, f64)| {
+            let labelled_mean = |(id, mean): &(ActivityId, f64)| {
                 format!("{} {}", visible(&model.activities[id.0].name), format_number(*mean))
             };
-            means.iter().map(one).collect::<Vec<_>>().join(", ")
+            means.iter().map(labelled_mean).collect::<Vec<_>>().join(", ")
         };
         let kind = if waits { CallKind::Waits } else { CallKind::Sends };
         arrows.push(CallArrow { to: visible(&model.entries[to.0].name), kind, label });
     }
-    for (to, share) in &own.forwards {
+    for (to, share) in &entry_data.forwards {
         let to = visible(&model.entries[to.0].name);
         arrows.push(CallArrow { to, kind: CallKind::Forwards, label: format_number(*share) });
     }
     let demands = activities.iter().map(|id| model.activities[id.0].demand).collect();
-    let policy = own.routing.map(|routing| routing.to_string());
-    DiagramEntry { name: visible(&own.name), demands, arrivals: own.arrivals, policy, arrows }
+    let policy = entry_data.routing.map(|routing| routing.to_string());
+    DiagramEntry { name: visible(&entry_data.name), demands, arrivals: entry_data.arrivals, policy, arrows }
 }
 
 /// Returns an activity and all that can follow it.
 fn reachable(model: &Model, start: ActivityId) -> Vec<ActivityId> {
-    fn following(next: &Successors) -> Vec<ActivityId> {
-        match next {
+    fn following(successors: &Successors) -> Vec<ActivityId> {
+        match successors {
             Successors::End => Vec::new(),
-            Successors::Or(ways) => ways.iter().map(|(_, to)| *to).collect(),
-            Successors::And(ways) => ways.clone(),
+            Successors::Or(branches) => branches.iter().map(|(_, to)| *to).collect(),
+            Successors::And(branches) => branches.clone(),
             Successors::Join { then, .. } => following(then),
             Successors::Loop { bodies, exit } => bodies.iter().map(|(_, to)| *to).chain(*exit).collect(),
         }
     }
-    let mut found = vec![start];
-    let mut open = 0;
-    while let Some(id) = found.get(open) {
-        for next in following(&model.activities[id.0].successors) {
-            if !found.contains(&next) {
-                found.push(next);
+    let mut reached = vec![start];
+    let mut next_index = 0;
+    while let Some(id) = reached.get(next_index) {
+        for successor in following(&model.activities[id.0].successors) {
+            if !reached.contains(&successor) {
+                reached.push(successor);
             }
         }
-        open += 1;
+        next_index += 1;
     }
-    found
+    reached
 }
 
 /// Returns the layer of each task. If there is a cycle, calls without a reply are ignored.
 fn depths(model: &Model) -> Vec<usize> {
-    let arcs = |all: bool| {
-        let calls = model.activities.iter().flat_map(move |own| {
-            let calls = own.calls.iter().filter(move |call| all || call.waits);
-            calls.map(|call| (own.task.0, model.entries[call.entry.0].task.0))
+    let arcs = |includes_sends: bool| {
+        let calls = model.activities.iter().flat_map(move |activity| {
+            let calls = activity.calls.iter().filter(move |call| includes_sends || call.waits);
+            calls.map(|call| (activity.task.0, model.entries[call.entry.0].task.0))
         });
-        let forwards = model
-            .entries
-            .iter()
-            .flat_map(|own| own.forwards.iter().map(|(to, _)| (own.task.0, model.entries[to.0].task.0)));
+        let forwards = model.entries.iter().flat_map(|entry| {
+            entry.forwards.iter().map(|(to, _)| (entry.task.0, model.entries[to.0].task.0))
+        });
         calls.chain(forwards).filter(|(from, to)| from != to).collect::<Vec<_>>()
     };
     let count = model.tasks.len();
@@ -244,26 +243,26 @@ fn depths(model: &Model) -> Vec<usize> {
 
 /// Returns the length of the longest path to each node; `None` if there is a cycle.
 fn longest(count: usize, arcs: &[(usize, usize)]) -> Option<Vec<usize>> {
-    let mut ahead = vec![Vec::new(); count];
-    let mut open = vec![0; count];
+    let mut successors = vec![Vec::new(); count];
+    let mut pending_predecessors = vec![0; count];
     for (from, to) in arcs {
-        ahead[*from].push(*to);
-        open[*to] += 1;
+        successors[*from].push(*to);
+        pending_predecessors[*to] += 1;
     }
-    let mut depth = vec![0; count];
-    let mut free: Vec<usize> = (0..count).filter(|own| open[*own] == 0).collect();
-    let mut done = 0;
-    while let Some(own) = free.pop() {
-        done += 1;
-        for to in &ahead[own] {
-            depth[*to] = depth[*to].max(depth[own] + 1);
-            open[*to] -= 1;
-            if open[*to] == 0 {
-                free.push(*to);
+    let mut depths = vec![0; count];
+    let mut ready: Vec<usize> = (0..count).filter(|task| pending_predecessors[*task] == 0).collect();
+    let mut done_count = 0;
+    while let Some(task) = ready.pop() {
+        done_count += 1;
+        for to in &successors[task] {
+            depths[*to] = depths[*to].max(depths[task] + 1);
+            pending_predecessors[*to] -= 1;
+            if pending_predecessors[*to] == 0 {
+                ready.push(*to);
             }
         }
     }
-    (done == count).then_some(depth)
+    (done_count == count).then_some(depths)
 }
 
 /// Formats a number with four significant digits.
@@ -278,6 +277,6 @@ fn format_number(number: f64) -> String {
 
 /// Formats a multiplicity, `{∞}` or `{2}`, and the number of replicas, `<4>`, if there are several.
 fn format_multiplicity(count: Option<u32>, replicas: u32) -> String {
-    let own = count.map_or_else(|| "{∞}".to_owned(), |count| format!("{{{count}}}"));
-    if replicas > 1 { format!("{own} <{replicas}>") } else { own }
+    let multiplicity = count.map_or_else(|| "{∞}".to_owned(), |count| format!("{{{count}}}"));
+    if replicas > 1 { format!("{multiplicity} <{replicas}>") } else { multiplicity }
 }

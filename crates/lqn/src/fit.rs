@@ -106,13 +106,13 @@ pub struct Residual {
 }
 
 /// The 97.5th percentile of the standard normal distribution: half the width of the 95 % interval.
-const HALF: f64 = 1.959_964;
+const NORMAL_QUANTILE: f64 = 1.959_964;
 /// The initial relative error of measurements without an interval.
-const ERROR: f64 = 0.01;
+const ASSUMED_ERROR: f64 = 0.01;
 /// The least relative error of a number: the analytic solution is no more accurate.
-const LEAST: f64 = 0.003;
+const MIN_DEVIATION: f64 = 0.003;
 /// The largest number of corrections by simulation.
-const CORRECTIONS: usize = 3;
+const MAX_CORRECTIONS: usize = 3;
 /// Finds the parameters in `free`, each given with its initial value.
 ///
 /// # Errors
@@ -135,18 +135,18 @@ pub fn fit(
             format!("`{name}` is {value} in the model: a search begins above 0; give it a guess"),
         ));
     }
-    let sound = rows::SMALLEST..=rows::LARGEST;
-    if let Some((name, value)) = free.iter().find(|(_, value)| !sound.contains(value)) {
-        let why = format!(
+    let search_range = rows::MIN_VALUE..=rows::MAX_VALUE;
+    if let Some((name, value)) = free.iter().find(|(_, value)| !search_range.contains(value)) {
+        let error = format!(
             "`{name}` is {value:e} in the model: a search begins between {:e} and {:e}; give it a better \
             guess",
-            rows::SMALLEST,
-            rows::LARGEST
+            rows::MIN_VALUE,
+            rows::MAX_VALUE
         );
-        return Err(row_error(line, why));
+        return Err(row_error(line, error));
     }
     let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
-    let (deviations, known) = deviations(rows);
+    let (deviations, has_intervals) = deviations(rows);
     let mut problem = LeastSquaresProblem {
         names: &names,
         rows,
@@ -155,33 +155,33 @@ pub fn fit(
         deviations: deviations.clone(),
         start: free.iter().map(|(_, value)| value.ln()).collect(),
     };
-    let (found, starts) = search_from_starts(&problem, known)?;
-    let mut found = restart_near_zero(&problem, found)?;
+    let (best, starts) = search_from_starts(&problem, has_intervals)?;
+    let mut fitted = restart_near_zero(&problem, best)?;
     let mut simulated = 0;
     if let Some(simulate) = simulate {
-        for turn in 0..CORRECTIONS {
-            let before = found.point.clone();
-            simulated = correct(&mut problem, &found.point, simulate, known.then_some(&deviations))?;
-            found = continue_search(&problem, &found)?;
-            let moved = found
+        for round in 0..MAX_CORRECTIONS {
+            let previous_point = fitted.point.clone();
+            simulated = correct(&mut problem, &fitted.point, simulate, has_intervals.then_some(&deviations))?;
+            fitted = continue_search(&problem, &fitted)?;
+            let max_change = fitted
                 .point
                 .iter()
-                .zip(&before)
-                .fold(0.0_f64, |most, (one, other)| most.max((one - other).abs()));
-            if turn > 0 && moved < 1e-3 {
+                .zip(&previous_point)
+                .fold(0.0_f64, |max_so_far, (new, old)| max_so_far.max((new - old).abs()));
+            if round > 0 && max_change < 1e-3 {
                 break;
             }
         }
     }
-    let predicted = problem.predict(&found.point)?.unwrap_or_default();
-    let certain = confidence::parameter_uncertainty(&problem, &found, &predicted, known)?;
+    let predicted = problem.predict(&fitted.point)?.unwrap_or_default();
+    let uncertainty = confidence::parameter_uncertainty(&problem, &fitted, &predicted, has_intervals)?;
     Ok(assemble_result(
         &problem,
         free,
-        &found,
+        &fitted,
         &predicted,
-        certain,
-        SearchSummary { has_intervals: known, starts, simulated },
+        uncertainty,
+        SearchSummary { has_intervals, starts, simulated },
     ))
 }
 
@@ -199,69 +199,75 @@ pub(crate) fn row_error(line: usize, message: impl Into<String>) -> InputError {
 /// Returns the standard deviation of each number, and whether any measurement has an interval. Numbers
 /// without one get the median relative deviation of the others.
 fn deviations(rows: &[MeasurementRow]) -> (Vec<f64>, bool) {
-    let all = || rows.iter().flat_map(|row| row.measured.iter().map(move |seen| (seen, row.weight)));
-    let mut parts: Vec<f64> = all()
-        .filter_map(|(seen, _)| Some(seen.half_width? / HALF / seen.value).filter(|part| part.is_finite()))
+    let all_measured =
+        || rows.iter().flat_map(|row| row.measured.iter().map(move |measured| (measured, row.weight)));
+    let mut relative_errors: Vec<f64> = all_measured()
+        .filter_map(|(measured, _)| {
+            Some(measured.half_width? / NORMAL_QUANTILE / measured.value).filter(|error| error.is_finite())
+        })
         .collect();
-    parts.sort_by(f64::total_cmp);
-    let known = all().any(|(seen, _)| seen.half_width.is_some());
-    let typical = parts.get(parts.len() / 2).copied().unwrap_or(ERROR);
-    let each = all().map(|(seen, weight)| {
-        let own = seen.half_width.map_or(typical * seen.value, |half| half / HALF);
-        (own / weight.sqrt()).max(LEAST * seen.value)
+    relative_errors.sort_by(f64::total_cmp);
+    let has_intervals = all_measured().any(|(measured, _)| measured.half_width.is_some());
+    let median_error = relative_errors.get(relative_errors.len() / 2).copied().unwrap_or(ASSUMED_ERROR);
+    let adjusted = all_measured().map(|(measured, weight)| {
+        let deviation = measured
+            .half_width
+            .map_or(median_error * measured.value, |half_width| half_width / NORMAL_QUANTILE);
+        (deviation / weight.sqrt()).max(MIN_DEVIATION * measured.value)
     });
-    (each.collect(), known)
+    (adjusted.collect(), has_intervals)
 }
 
 /// Searches from the model's values, and from other points if the result is poor.
 fn search_from_starts(
     problem: &LeastSquaresProblem<'_>,
-    known: bool,
+    has_intervals: bool,
 ) -> Result<(SearchResult, usize), InputError> {
     let count = problem.start.len();
     let mut best: Option<SearchResult> = None;
     let mut starts = 0;
-    for turn in 0..12_usize {
-        let shift = |place: usize| match turn {
+    for attempt in 0..12_usize {
+        let start_shift = |index: usize| match attempt {
             0 => 0.0,
             1 => -1.1,
             2 => 1.1,
             // Points distributed evenly over a factor of ten in both directions (a Halton sequence of the
             // first primes).
-            _ => 2.3 * (2.0 * halton(turn, place % PRIMES.len()) - 1.0),
+            _ => 2.3 * (2.0 * halton(attempt, index % PRIMES.len()) - 1.0),
         };
-        let from: Vec<f64> = (0..count).map(|place| problem.start[place] + shift(place)).collect();
-        let Some(found) = search_from(problem, from)? else { continue };
+        let start: Vec<f64> = (0..count).map(|index| problem.start[index] + start_shift(index)).collect();
+        let Some(result) = search_from(problem, start)? else { continue };
         starts += 1;
-        if best.as_ref().is_none_or(|best| found.cost() < 0.999 * best.cost()) {
-            best = Some(found);
+        if best.as_ref().is_none_or(|best| result.cost() < 0.999 * best.cost()) {
+            best = Some(result);
         }
         // The fit is as good as the measurements or the analytic solution: stop.
-        let each = best.as_ref().map_or(f64::INFINITY, |best| best.cost() / best.residuals.len() as f64);
-        let good = if known { each < 4.0 } else { each.sqrt() * ERROR < 0.03 };
-        if good {
+        let mean_cost = best.as_ref().map_or(f64::INFINITY, |best| best.cost() / best.residuals.len() as f64);
+        let is_good_fit =
+            if has_intervals { mean_cost < 4.0 } else { mean_cost.sqrt() * ASSUMED_ERROR < 0.03 };
+        if is_good_fit {
             break;
         }
     }
     let line = problem.rows.first().map_or(1, |row| row.line);
-    let none = || {
+    let no_start = || {
         row_error(
             line,
             "more comes than can be served, whatever the parameters are: are the settings of the loads \
             right?",
         )
     };
-    best.map(|best| (best, starts)).ok_or_else(none)
+    best.map(|result| (result, starts)).ok_or_else(no_start)
 }
 
 const PRIMES: [usize; 8] = [2, 3, 5, 7, 11, 13, 17, 19];
 
-fn halton(turn: usize, which: usize) -> f64 {
-    let (mut rest, mut part, mut sum) = (turn, 1.0, 0.0);
+fn halton(number: usize, prime_index: usize) -> f64 {
+    let (mut rest, mut fraction, mut sum) = (number, 1.0, 0.0);
     while rest > 0 {
-        part /= PRIMES[which] as f64;
-        sum += part * (rest % PRIMES[which]) as f64;
-        rest /= PRIMES[which];
+        fraction /= PRIMES[prime_index] as f64;
+        sum += fraction * (rest % PRIMES[prime_index]) as f64;
+        rest /= PRIMES[prime_index];
     }
     sum
 }
@@ -269,13 +275,13 @@ fn halton(turn: usize, which: usize) -> f64 {
 /// Searches from this point, or from one with less demand, at which the model is not overloaded.
 fn search_from(
     problem: &LeastSquaresProblem<'_>,
-    mut from: Vec<f64>,
+    mut start: Vec<f64>,
 ) -> Result<Option<SearchResult>, InputError> {
     for _ in 0..24 {
-        if let Some(found) = problem.search(&from)? {
-            return Ok(Some(found));
+        if let Some(result) = problem.search(&start)? {
+            return Ok(Some(result));
         }
-        from.iter_mut().for_each(|own| *own -= 0.35);
+        start.iter_mut().for_each(|parameter| *parameter -= 0.35);
     }
     Ok(None)
 }
@@ -283,52 +289,55 @@ fn search_from(
 /// Continues the search with other factors.
 fn continue_search(
     problem: &LeastSquaresProblem<'_>,
-    found: &SearchResult,
+    previous: &SearchResult,
 ) -> Result<SearchResult, InputError> {
     let line = problem.rows.first().map_or(1, |row| row.line);
-    let found = search_from(problem, found.point.clone())?
+    let restarted = search_from(problem, previous.point.clone())?
         .ok_or_else(|| row_error(line, "more comes than can be served"))?;
-    restart_near_zero(problem, found)
+    restart_near_zero(problem, restarted)
 }
 
 /// Restarts with a larger value for parameters that went towards 0, where the slope vanishes, and returns the
 /// better result.
 fn restart_near_zero(
     problem: &LeastSquaresProblem<'_>,
-    found: SearchResult,
+    result: SearchResult,
 ) -> Result<SearchResult, InputError> {
-    let predicted = problem.predict(&found.point)?.unwrap_or_default();
-    let Some(from) = confidence::raised_start(problem, &found, &predicted)? else { return Ok(found) };
-    let other = problem.search(&from)?.filter(|other| other.cost() < found.cost());
-    Ok(other.unwrap_or(found))
+    let predicted = problem.predict(&result.point)?.unwrap_or_default();
+    let Some(raised_start) = confidence::raised_start(problem, &result, &predicted)? else {
+        return Ok(result);
+    };
+    let better = problem.search(&raised_start)?.filter(|candidate| candidate.cost() < result.cost());
+    Ok(better.unwrap_or(result))
 }
 
 /// Simulates all rows and sets the factor of each number. Returns the number of simulated rows.
 fn correct(
     problem: &mut LeastSquaresProblem<'_>,
-    at: &[f64],
+    point: &[f64],
     simulate: &SimulateFn<'_>,
-    known: Option<&Vec<f64>>,
+    deviations: Option<&Vec<f64>>,
 ) -> Result<usize, InputError> {
-    let (mut place, mut simulated) = (0, 0);
+    let (mut index, mut simulated) = (0, 0);
     for (number, row) in problem.rows.iter().enumerate() {
-        let solved = problem.solve_row(row, at)?;
-        let model = problem.model(row, at).map_err(|why| row_error(row.line, why))?;
-        let run = simulate(&model, number).map(|found| result_lines(&model, &found));
+        let solved = problem.solve_row(row, point)?;
+        let model = problem.model(row, point).map_err(|error| row_error(row.line, error))?;
+        let run = simulate(&model, number).map(|results| result_lines(&model, &results));
         if let (Some(solved), Some(run)) = (solved, run) {
             simulated += 1;
-            for (offset, (seen, own)) in row.measured.iter().zip(solved).enumerate() {
-                let Some(line) = run.iter().find(|line| seen.matches(line)) else { continue };
-                let (mean, half) = (line.value.mean, line.value.half_width);
-                if own > 0.0 && mean > 0.0 {
-                    problem.factors[place + offset] = (mean / own).clamp(0.2, 5.0);
-                    if let Some(known) = known {
-                        problem.deviations[place + offset] = known[place + offset].hypot(half / HALF);
+            for (offset, (measured, solved_value)) in row.measured.iter().zip(solved).enumerate() {
+                let Some(line) = run.iter().find(|line| measured.matches(line)) else { continue };
+                let (mean, half_width) = (line.value.mean, line.value.half_width);
+                if solved_value > 0.0 && mean > 0.0 {
+                    problem.factors[index + offset] = (mean / solved_value).clamp(0.2, 5.0);
+                    if let Some(base_deviations) = deviations {
+                        problem.deviations[index + offset] =
+                            base_deviations[index + offset].hypot(half_width / NORMAL_QUANTILE);
                     }
                 }
             }
         }
-        place += row.measured.len();
+        index += row.measured.len();
     }
     Ok(simulated)
 }
@@ -337,43 +346,52 @@ fn correct(
 fn assemble_result(
     problem: &LeastSquaresProblem<'_>,
     free: &[(String, f64)],
-    found: &SearchResult,
+    best: &SearchResult,
     predicted: &[f64],
-    certain: ParameterUncertainty,
-    ends: SearchSummary,
+    uncertainty: ParameterUncertainty,
+    summary: SearchSummary,
 ) -> FitResult {
     let ParameterUncertainty {
         intervals,
-        open_directions: open,
-        start: from,
+        open_directions,
+        start: open_start,
         degrees_of_freedom: freedom,
-        rms_residual: each,
-    } = certain;
-    let parameters = free.iter().zip(&found.point).zip(intervals).map(|(((name, before), at), interval)| {
-        FittedParameter { name: name.clone(), before: *before, value: at.exp(), interval }
-    });
-    let of = problem.rows.iter().flat_map(|row| row.measured.iter().map(move |seen| (row, seen)));
-    let residuals = of.zip(predicted).zip(&found.residuals).map(|(((row, seen), fitted), off)| Residual {
-        line: row.line,
-        at: row.settings.clone(),
-        kind: seen.kind,
-        name: seen.name.clone(),
-        metric: seen.metric,
-        measured: seen.value,
-        fitted: *fitted,
-        deviations: if ends.has_intervals || each == 0.0 { *off } else { off / each },
-    });
+        rms_residual,
+    } = uncertainty;
+    let parameters =
+        free.iter().zip(&best.point).zip(intervals).map(|(((name, before), log_value), interval)| {
+            FittedParameter { name: name.clone(), before: *before, value: log_value.exp(), interval }
+        });
+    let measured_rows =
+        problem.rows.iter().flat_map(|row| row.measured.iter().map(move |measured| (row, measured)));
+    let residuals =
+        measured_rows.zip(predicted).zip(&best.residuals).map(|(((row, measured), fitted), residual)| {
+            Residual {
+                line: row.line,
+                at: row.settings.clone(),
+                kind: measured.kind,
+                name: measured.name.clone(),
+                metric: measured.metric,
+                measured: measured.value,
+                fitted: *fitted,
+                deviations: if summary.has_intervals || rms_residual == 0.0 {
+                    *residual
+                } else {
+                    residual / rms_residual
+                },
+            }
+        });
     FitResult {
         parameters: parameters.collect(),
         residuals: residuals.collect(),
-        doubts: identifiability::unidentified_combinations(problem, &from, open),
-        left_over: found.cost(),
+        doubts: identifiability::unidentified_combinations(problem, &open_start, open_directions),
+        left_over: best.cost(),
         freedom,
-        error: (!ends.has_intervals && freedom > 0).then_some(each * ERROR),
-        excess: if ends.has_intervals { each.max(1.0) } else { 1.0 },
-        converged: found.converged,
-        starts: ends.starts,
-        simulated: ends.simulated,
+        error: (!summary.has_intervals && freedom > 0).then_some(rms_residual * ASSUMED_ERROR),
+        excess: if summary.has_intervals { rms_residual.max(1.0) } else { 1.0 },
+        converged: best.converged,
+        starts: summary.starts,
+        simulated: summary.simulated,
     }
 }
 
@@ -382,7 +400,9 @@ fn student(freedom: usize) -> f64 {
     const FIRST: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     FIRST.get(freedom - 1).copied().unwrap_or_else(|| {
         let n = freedom as f64;
-        let z3 = HALF.powi(3);
-        HALF + (z3 + HALF) / (4.0 * n) + (5.0 * HALF.powi(5) + 16.0 * z3 + 3.0 * HALF) / (96.0 * n * n)
+        let z3 = NORMAL_QUANTILE.powi(3);
+        NORMAL_QUANTILE
+            + (z3 + NORMAL_QUANTILE) / (4.0 * n)
+            + (5.0 * NORMAL_QUANTILE.powi(5) + 16.0 * z3 + 3.0 * NORMAL_QUANTILE) / (96.0 * n * n)
     })
 }

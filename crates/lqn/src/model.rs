@@ -183,7 +183,7 @@ impl RoutingPolicy {
 
     /// Returns the name in models.
     pub fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(_, own)| *own == self).map_or("", |(name, _)| name)
+        Self::ALL.into_iter().find(|(_, policy)| *policy == self).map_or("", |(name, _)| name)
     }
 
     /// Returns `true` if the policy uses loads, which can be out of date.
@@ -338,15 +338,18 @@ impl Model {
 
     /// Returns a description of an activity. A phase is described by its entry, since it has no name of its
     /// own.
-    pub fn describe_activity(&self, place: ActivityId) -> String {
+    pub fn describe_activity(&self, activity: ActivityId) -> String {
         let phase = |entry: &Entry| match &entry.body {
-            EntryBody::Phases(phases) => phases.iter().position(|phase| *phase == place),
+            EntryBody::Phases(phases) => phases.iter().position(|phase| *phase == activity),
             EntryBody::Graph(_) => None,
         };
         match self.entries.iter().find_map(|entry| Some((entry, phase(entry)?))) {
             Some((entry, 0)) => self.describe(&entry.name),
             Some((entry, number)) => format!("phase {} of {}", number + 1, self.describe(&entry.name)),
-            None => self.activities.get(place.0).map_or_else(String::new, |own| self.describe(&own.name)),
+            None => self
+                .activities
+                .get(activity.0)
+                .map_or_else(String::new, |activity| self.describe(&activity.name)),
         }
     }
 
@@ -354,7 +357,11 @@ impl Model {
     /// retries.
     pub fn has_limits(&self) -> bool {
         self.tasks.iter().any(|task| task.queue_limit.is_some())
-            || self.activities.iter().flat_map(|own| &own.calls).any(|call| call.retry_policy.is_some())
+            || self
+                .activities
+                .iter()
+                .flat_map(|activity| &activity.calls)
+                .any(|call| call.retry_policy.is_some())
     }
 
     /// Returns the task of an entry.

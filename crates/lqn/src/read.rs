@@ -63,7 +63,7 @@ impl SourcePosition {
 /// The parameters and their values.
 #[derive(Default)]
 struct ParameterScope<'g> {
-    given: Option<&'g BTreeMap<String, f64>>,
+    overrides: Option<&'g BTreeMap<String, f64>>,
     values: BTreeMap<String, f64>,
     declared: Vec<(String, Vec<f64>)>,
 }
@@ -71,16 +71,16 @@ struct ParameterScope<'g> {
 impl ParameterScope<'_> {
     /// Records a declaration.
     fn declare(&mut self, name: &str, values: Vec<f64>) {
-        let own = values.first().copied().unwrap_or_default();
-        let value = self.given.and_then(|given| given.get(name)).copied().unwrap_or(own);
+        let default = values.first().copied().unwrap_or_default();
+        let value = self.overrides.and_then(|overrides| overrides.get(name)).copied().unwrap_or(default);
         self.values.insert(name.to_owned(), value);
         self.declared.push((name.to_owned(), values));
     }
 
-    fn value(&self, name: &str, at: SourcePosition) -> Result<f64, InputError> {
-        let known = self.values.get(name).copied();
-        known.ok_or_else(|| {
-            at.error(format!("`${name}` has no value; set it before the model: `${name} = 1`"))
+    fn value(&self, name: &str, position: SourcePosition) -> Result<f64, InputError> {
+        let value = self.values.get(name).copied();
+        value.ok_or_else(|| {
+            position.error(format!("`${name}` has no value; set it before the model: `${name} = 1`"))
         })
     }
 }
@@ -89,9 +89,9 @@ impl ParameterScope<'_> {
 ///
 /// # Errors
 /// Returns the first error or unsupported part of the text, or a parameter that the text does not declare.
-pub fn read(source: &str, given: &BTreeMap<String, f64>) -> Result<ParsedModel, InputError> {
+pub fn read(source: &str, overrides: &BTreeMap<String, f64>) -> Result<ParsedModel, InputError> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
-    let mut scope = ParameterScope { given: Some(given), ..ParameterScope::default() };
+    let mut scope = ParameterScope { overrides: Some(overrides), ..ParameterScope::default() };
     let draft = if source.trim_start().starts_with('<') {
         xml::draft(source, &mut scope)?
     } else if balancer::is_balancer_format(source) {
@@ -99,11 +99,11 @@ pub fn read(source: &str, given: &BTreeMap<String, f64>) -> Result<ParsedModel, 
     } else {
         text::draft(source, &mut scope)?
     };
-    if let Some(name) = given.keys().find(|name| !scope.values.contains_key(*name)) {
+    if let Some(name) = overrides.keys().find(|name| !scope.values.contains_key(*name)) {
         let names: Vec<String> = scope.declared.iter().map(|(name, _)| format!("${name}")).collect();
-        let known = if names.is_empty() { "it has none".to_owned() } else { names.join(", ") };
+        let known_names = if names.is_empty() { "it has none".to_owned() } else { names.join(", ") };
         return Err(SourcePosition { line: 1, column: 1 }
-            .error(format!("the model has no parameter `${name}`; its parameters: {known}")));
+            .error(format!("the model has no parameter `${name}`; its parameters: {known_names}")));
     }
     let mut notes = draft.notes.clone();
     notes.extend(draft.unused_priority_notes());

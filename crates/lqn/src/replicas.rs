@@ -17,20 +17,23 @@ impl Model {
     /// Returns the number of replicas of task `to` that each replica of `from` calls.
     pub fn fan_out(&self, from: TaskId, to: TaskId) -> u32 {
         let fans = &self.tasks[from.0].fan_out;
-        fans.binary_search_by_key(&to, |(own, _)| *own).map_or(1, |place| fans[place].1)
+        fans.binary_search_by_key(&to, |(target, _)| *target).map_or(1, |index| fans[index].1)
     }
 
     /// Returns the number of replicas of task `from` that call each replica of `to`.
     pub fn fan_in(&self, from: TaskId, to: TaskId) -> u32 {
-        let (here, there) = (&self.tasks[from.0], &self.tasks[to.0]);
-        here.replicas * self.fan_out(from, to) / there.replicas.max(1)
+        let (caller, target) = (&self.tasks[from.0], &self.tasks[to.0]);
+        caller.replicas * self.fan_out(from, to) / target.replicas.max(1)
     }
 
     /// Returns each pair of tasks of which one calls the other, with or without waiting, or forwards to it.
     pub(crate) fn calling_pairs(&self) -> BTreeSet<(TaskId, TaskId)> {
-        let calls =
-            self.activities.iter().flat_map(|own| own.calls.iter().map(|call| (own.task, call.entry)));
-        let forwards = self.entries.iter().flat_map(|own| own.forwards.iter().map(|(to, _)| (own.task, *to)));
+        let calls = self
+            .activities
+            .iter()
+            .flat_map(|activity| activity.calls.iter().map(|call| (activity.task, call.entry)));
+        let forwards =
+            self.entries.iter().flat_map(|entry| entry.forwards.iter().map(|(to, _)| (entry.task, *to)));
         calls.chain(forwards).map(|(from, to)| (from, self.entries[to.0].task)).collect()
     }
 }
@@ -49,18 +52,18 @@ pub(crate) struct ReplicaRanges(Vec<usize>);
 
 impl ReplicaRanges {
     fn of(counts: impl Iterator<Item = u32>) -> Self {
-        let mut places = vec![0];
+        let mut starts = vec![0];
         let mut sum = 0;
         for count in counts {
             sum += count.max(1) as usize;
-            places.push(sum);
+            starts.push(sum);
         }
-        Self(places)
+        Self(starts)
     }
 
     /// Returns the positions of the replicas of an object.
-    pub(crate) fn range(&self, of: usize) -> Range<usize> {
-        self.0[of]..self.0[of + 1]
+    pub(crate) fn range(&self, item: usize) -> Range<usize> {
+        self.0[item]..self.0[item + 1]
     }
 
     /// Returns the positions of all objects, in their order.
@@ -69,83 +72,89 @@ impl ReplicaRanges {
     }
 
     /// Returns the position of the replica with this number, modulo their count.
-    fn replica_index(&self, of: usize, number: usize) -> usize {
-        let those = self.range(of);
-        those.start + number % those.len()
+    fn replica_index(&self, item: usize, number: usize) -> usize {
+        let replicas = self.range(item);
+        replicas.start + number % replicas.len()
     }
 }
 
 impl<'m> ExpandedModel<'m> {
     pub(crate) fn of(model: &'m Model) -> Self {
-        let of_task = |task: TaskId| model.tasks[task.0].replicas;
-        let mut flat = Self {
-            processors: ReplicaRanges::of(model.processors.iter().map(|own| own.replicas)),
-            tasks: ReplicaRanges::of(model.tasks.iter().map(|own| own.replicas)),
-            entries: ReplicaRanges::of(model.entries.iter().map(|own| of_task(own.task))),
-            activities: ReplicaRanges::of(model.activities.iter().map(|own| of_task(own.task))),
+        let task_replicas = |task: TaskId| model.tasks[task.0].replicas;
+        let mut expanded = Self {
+            processors: ReplicaRanges::of(model.processors.iter().map(|processor| processor.replicas)),
+            tasks: ReplicaRanges::of(model.tasks.iter().map(|task| task.replicas)),
+            entries: ReplicaRanges::of(model.entries.iter().map(|entry| task_replicas(entry.task))),
+            activities: ReplicaRanges::of(
+                model.activities.iter().map(|activity| task_replicas(activity.task)),
+            ),
             model: Cow::Borrowed(model),
         };
-        let several = |replicas: u32| replicas > 1;
-        if model.tasks.iter().any(|own| several(own.replicas))
-            || model.processors.iter().any(|own| several(own.replicas))
+        let is_replicated = |replicas: u32| replicas > 1;
+        if model.tasks.iter().any(|task| is_replicated(task.replicas))
+            || model.processors.iter().any(|processor| is_replicated(processor.replicas))
         {
-            flat.model = Cow::Owned(flat.expand());
+            expanded.model = Cow::Owned(expanded.expand());
         }
-        flat
+        expanded
     }
 
     fn expand(&self) -> Model {
         let model = &*self.model;
-        let mut all = Model {
+        let mut expanded = Model {
             comment: model.comment.clone(),
             generated_names: model.generated_names.clone(),
             ..Model::default()
         };
-        for (own, those) in model.processors.iter().zip(self.processors.ranges()) {
-            for number in 0..those.len() {
-                let mut one = own.clone();
-                (one.name, one.replicas) = (replica_name(&own.name, number), 1);
-                all.processors.push(one);
+        for (processor, replicas) in model.processors.iter().zip(self.processors.ranges()) {
+            for number in 0..replicas.len() {
+                let mut replica = processor.clone();
+                (replica.name, replica.replicas) = (replica_name(&processor.name, number), 1);
+                expanded.processors.push(replica);
             }
         }
-        for (own, those) in model.tasks.iter().zip(self.tasks.ranges()) {
-            let processors = self.processors.range(own.processor.0);
-            for number in 0..those.len() {
-                let mut one = own.clone();
-                (one.name, one.replicas, one.fan_out) = (replica_name(&own.name, number), 1, Vec::new());
-                one.processor = ProcessorId(processors.start + number * processors.len() / those.len());
-                one.entries.iter_mut().for_each(|entry| *entry = self.entry(*entry, number));
-                all.tasks.push(one);
+        for (task, replicas) in model.tasks.iter().zip(self.tasks.ranges()) {
+            let processors = self.processors.range(task.processor.0);
+            for number in 0..replicas.len() {
+                let mut replica = task.clone();
+                (replica.name, replica.replicas, replica.fan_out) =
+                    (replica_name(&task.name, number), 1, Vec::new());
+                replica.processor =
+                    ProcessorId(processors.start + number * processors.len() / replicas.len());
+                replica.entries.iter_mut().for_each(|entry| *entry = self.entry(*entry, number));
+                expanded.tasks.push(replica);
             }
         }
-        for (own, those) in model.entries.iter().zip(self.entries.ranges()) {
-            for number in 0..those.len() {
-                let mut one = own.clone();
-                (one.name, one.task) =
-                    (replica_name(&own.name, number), TaskId(self.tasks.replica_index(own.task.0, number)));
-                one.forwards.iter_mut().for_each(|(to, _)| *to = self.entry(*to, number));
-                one.body = match &own.body {
+        for (entry, replicas) in model.entries.iter().zip(self.entries.ranges()) {
+            for number in 0..replicas.len() {
+                let mut replica = entry.clone();
+                (replica.name, replica.task) = (
+                    replica_name(&entry.name, number),
+                    TaskId(self.tasks.replica_index(entry.task.0, number)),
+                );
+                replica.forwards.iter_mut().for_each(|(to, _)| *to = self.entry(*to, number));
+                replica.body = match &entry.body {
                     EntryBody::Graph(start) => EntryBody::Graph(self.activity(*start, number)),
-                    EntryBody::Phases(all) => {
-                        EntryBody::Phases(all.iter().map(|phase| self.activity(*phase, number)).collect())
+                    EntryBody::Phases(phases) => {
+                        EntryBody::Phases(phases.iter().map(|phase| self.activity(*phase, number)).collect())
                     }
                 };
-                all.entries.push(one);
+                expanded.entries.push(replica);
             }
         }
-        for (own, those) in model.activities.iter().zip(self.activities.ranges()) {
-            for number in 0..those.len() {
-                all.activities.push(Activity {
-                    name: replica_name(&own.name, number),
-                    task: TaskId(self.tasks.replica_index(own.task.0, number)),
-                    calls: self.calls(own, number),
-                    replies: own.replies.iter().map(|entry| self.entry(*entry, number)).collect(),
-                    successors: self.next(&own.successors, number),
-                    ..own.clone()
+        for (activity, replicas) in model.activities.iter().zip(self.activities.ranges()) {
+            for number in 0..replicas.len() {
+                expanded.activities.push(Activity {
+                    name: replica_name(&activity.name, number),
+                    task: TaskId(self.tasks.replica_index(activity.task.0, number)),
+                    calls: self.calls(activity, number),
+                    replies: activity.replies.iter().map(|entry| self.entry(*entry, number)).collect(),
+                    successors: self.next(&activity.successors, number),
+                    ..activity.clone()
                 });
             }
         }
-        all
+        expanded
     }
 
     fn entry(&self, entry: EntryId, number: usize) -> EntryId {
@@ -157,24 +166,27 @@ impl<'m> ExpandedModel<'m> {
     }
 
     /// Returns the calls of one replica, each to as many replicas as the fan-out.
-    fn calls(&self, own: &Activity, number: usize) -> Vec<Call> {
-        let mut all = Vec::with_capacity(own.calls.len());
-        for call in &own.calls {
-            let fan = self.model.fan_out(own.task, self.model.entries[call.entry.0].task) as usize;
-            for turn in 0..fan {
-                all.push(Call { entry: self.entry(call.entry, number * fan + turn), ..*call });
+    fn calls(&self, activity: &Activity, number: usize) -> Vec<Call> {
+        let mut replica_calls = Vec::with_capacity(activity.calls.len());
+        for call in &activity.calls {
+            let fan_out = self.model.fan_out(activity.task, self.model.entries[call.entry.0].task) as usize;
+            for replica in 0..fan_out {
+                replica_calls
+                    .push(Call { entry: self.entry(call.entry, number * fan_out + replica), ..*call });
             }
         }
-        all
+        replica_calls
     }
 
-    fn next(&self, next: &Successors, number: usize) -> Successors {
-        let to = |activity: &ActivityId| self.activity(*activity, number);
-        let ways = |ways: &[(f64, ActivityId)]| ways.iter().map(|(part, way)| (*part, to(way))).collect();
-        match next {
+    fn next(&self, successors: &Successors, number: usize) -> Successors {
+        let replica_of = |activity: &ActivityId| self.activity(*activity, number);
+        let replica_branches = |branches: &[(f64, ActivityId)]| {
+            branches.iter().map(|(share, target)| (*share, replica_of(target))).collect()
+        };
+        match successors {
             Successors::End => Successors::End,
-            Successors::Or(all) => Successors::Or(ways(all)),
-            Successors::And(all) => Successors::And(all.iter().map(to).collect()),
+            Successors::Or(branches) => Successors::Or(replica_branches(branches)),
+            Successors::And(branches) => Successors::And(branches.iter().map(replica_of).collect()),
             Successors::Join { join, wanted, branches, then } => Successors::Join {
                 join: *join,
                 wanted: *wanted,
@@ -182,30 +194,34 @@ impl<'m> ExpandedModel<'m> {
                 then: Box::new(self.next(then, number)),
             },
             Successors::Loop { bodies, exit } => {
-                Successors::Loop { bodies: ways(bodies), exit: exit.as_ref().map(to) }
+                Successors::Loop { bodies: replica_branches(bodies), exit: exit.as_ref().map(replica_of) }
             }
         }
     }
 
     /// Averages the results of all replicas to those of one, without intervals.
-    pub(crate) fn average_replicas(&self, found: ModelResults) -> ModelResults {
+    pub(crate) fn average_replicas(&self, results: ModelResults) -> ModelResults {
         if let Cow::Borrowed(_) = self.model {
-            return found;
+            return results;
         }
-        let tasks = self.tasks.ranges().map(|those| task(&found.tasks[those]));
-        let entries = self.entries.ranges().map(|those| entry(&found.entries[those]));
-        let processors = self.processors.ranges().map(|those| {
-            let those = &found.processors[those];
-            ProcessorResults { busy: mean(those.iter().map(|own| own.busy)), ..those[0].clone() }
+        let tasks = self.tasks.ranges().map(|range| task(&results.tasks[range]));
+        let entries = self.entries.ranges().map(|range| entry(&results.entries[range]));
+        let processors = self.processors.ranges().map(|range| {
+            let replicas = &results.processors[range];
+            ProcessorResults {
+                busy: mean(replicas.iter().map(|replica| replica.busy)),
+                ..replicas[0].clone()
+            }
         });
         // Some solution methods provide no results of activities.
-        let known = if found.activities.is_empty() { None } else { Some(self.activities.ranges()) };
-        let activities = known.into_iter().flatten().map(|those| {
-            let those = &found.activities[those];
+        let activity_ranges =
+            if results.activities.is_empty() { None } else { Some(self.activities.ranges()) };
+        let activities = activity_ranges.into_iter().flatten().map(|range| {
+            let replicas = &results.activities[range];
             ActivityResults {
-                throughput: mean(those.iter().map(|own| own.throughput)),
-                service: mean(those.iter().map(|own| own.service)),
-                ..those[0].clone()
+                throughput: mean(replicas.iter().map(|replica| replica.throughput)),
+                service: mean(replicas.iter().map(|replica| replica.service)),
+                ..replicas[0].clone()
             }
         });
         ModelResults {
@@ -213,7 +229,7 @@ impl<'m> ExpandedModel<'m> {
             entries: entries.collect(),
             processors: processors.collect(),
             activities: activities.collect(),
-            ..found
+            ..results
         }
     }
 }
@@ -224,30 +240,31 @@ fn replica_name(name: &str, number: usize) -> String {
     if number == 0 { name.to_owned() } else { format!("{name}#{}", number + 1) }
 }
 
-fn task(those: &[TaskResults]) -> TaskResults {
+fn task(replicas: &[TaskResults]) -> TaskResults {
     TaskResults {
-        throughput: mean(those.iter().map(|own| own.throughput)),
-        busy: mean(those.iter().map(|own| own.busy)),
-        response: optional_mean(those.iter().map(|own| own.response)),
-        ..those[0].clone()
+        throughput: mean(replicas.iter().map(|replica| replica.throughput)),
+        busy: mean(replicas.iter().map(|replica| replica.busy)),
+        response: optional_mean(replicas.iter().map(|replica| replica.response)),
+        ..replicas[0].clone()
     }
 }
 
-fn entry(those: &[EntryResults]) -> EntryResults {
+fn entry(replicas: &[EntryResults]) -> EntryResults {
     EntryResults {
-        throughput: mean(those.iter().map(|own| own.throughput)),
-        service: mean(those.iter().map(|own| own.service)),
-        waiting: mean(those.iter().map(|own| own.waiting)),
-        response: optional_mean(those.iter().map(|own| own.response)),
-        ..those[0].clone()
+        throughput: mean(replicas.iter().map(|replica| replica.throughput)),
+        service: mean(replicas.iter().map(|replica| replica.service)),
+        waiting: mean(replicas.iter().map(|replica| replica.waiting)),
+        response: optional_mean(replicas.iter().map(|replica| replica.response)),
+        ..replicas[0].clone()
     }
 }
 
-fn mean(those: impl Iterator<Item = Estimate>) -> Estimate {
-    let (sum, count) = those.fold((0.0, 0.0), |(sum, count), own| (sum + own.mean, count + 1.0));
+fn mean(estimates: impl Iterator<Item = Estimate>) -> Estimate {
+    let (sum, count) =
+        estimates.fold((0.0, 0.0), |(sum, count), estimate| (sum + estimate.mean, count + 1.0));
     Estimate { mean: sum / count, half_width: 0.0 }
 }
 
-fn optional_mean(those: impl Iterator<Item = Option<Estimate>>) -> Option<Estimate> {
-    those.collect::<Option<Vec<_>>>().map(|all| mean(all.into_iter()))
+fn optional_mean(estimates: impl Iterator<Item = Option<Estimate>>) -> Option<Estimate> {
+    estimates.collect::<Option<Vec<_>>>().map(|known_estimates| mean(known_estimates.into_iter()))
 }

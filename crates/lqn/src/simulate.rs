@@ -209,14 +209,14 @@ pub enum SimulationError {
 /// The initial number of batches, also that at which neighbours are joined.
 const BATCHES: usize = 20;
 /// The least number of events of a simulation.
-const LEAST: u64 = 20_000;
+const MIN_EVENTS: u64 = 20_000;
 
 /// Simulates a model.
 ///
 /// # Errors
 /// Returns an error if the simulation cannot continue or never ends.
 pub fn simulate(model: &Model, effort: &SimulationEffort) -> Result<ModelResults, SimulationError> {
-    simulate_on(model, effort, &|all| all.iter_mut().for_each(Replication::run_step))
+    simulate_on(model, effort, &|replications| replications.iter_mut().for_each(Replication::run_step))
 }
 
 /// Simulates a model on several cores. `cores` gets replications and calls
@@ -227,11 +227,12 @@ pub fn simulate(model: &Model, effort: &SimulationEffort) -> Result<ModelResults
 pub fn simulate_on(
     model: &Model,
     effort: &SimulationEffort,
-    cores: &dyn Fn(&mut [Replication<'_>]),
+    run_all: &dyn Fn(&mut [Replication<'_>]),
 ) -> Result<ModelResults, SimulationError> {
     // The shortest run is a tenth of the longest, which saves time if it suffices.
-    let (lengths, count) = ([effort.events / 10, effort.events.max(LEAST) / 2], effort.run_count());
-    replications::run_replications(model, effort, lengths, count, cores, &mut || true)
+    let (warm_up_events, count) =
+        ([effort.events / 10, effort.events.max(MIN_EVENTS) / 2], effort.run_count());
+    replications::run_replications(model, effort, warm_up_events, count, run_all, &mut || true)
 }
 
 /// Simulates a model until `goes_on`, called between batches, returns `false`, but at least about 25,000
@@ -242,23 +243,31 @@ pub fn simulate_on(
 pub fn simulate_while(
     model: &Model,
     effort: &SimulationEffort,
-    goes_on: &mut dyn FnMut() -> bool,
+    should_continue: &mut dyn FnMut() -> bool,
 ) -> Result<ModelResults, SimulationError> {
-    let one = |all: &mut [Replication<'_>]| all.iter_mut().for_each(Replication::run_step);
-    replications::run_replications(model, effort, [SHORT, LONG], 1, &one, goes_on)
+    let run_in_turn =
+        |replications: &mut [Replication<'_>]| replications.iter_mut().for_each(Replication::run_step);
+    replications::run_replications(
+        model,
+        effort,
+        [SHORT_EVENTS, LONG_EVENTS],
+        1,
+        &run_in_turn,
+        should_continue,
+    )
 }
 
 /// The number of events of the shortest run without a given end.
-const SHORT: u64 = 50_000;
+const SHORT_EVENTS: u64 = 50_000;
 /// The largest number of events of its warm-up, if the initial bias does not vanish before.
-const LONG: u64 = 160_000;
+const LONG_EVENTS: u64 = 160_000;
 /// The number of events per run, and the largest number of runs.
-const EACH: u64 = 1_000_000;
-const RUNS: u64 = 64;
+const EVENTS_PER_RUN: u64 = 1_000_000;
+const MAX_RUNS: u64 = 64;
 
 impl SimulationEffort {
     /// Returns the number of runs for this effort.
     pub fn run_count(&self) -> usize {
-        (self.events / EACH).clamp(1, RUNS) as usize
+        (self.events / EVENTS_PER_RUN).clamp(1, MAX_RUNS) as usize
     }
 }

@@ -67,9 +67,9 @@ pub struct Convergence {
 
 /// The largest number of iterations. Several hundred are needed if most requests wait for threads that
 /// continue after their reply.
-const MOST: u32 = 1_000;
+const MAX_ITERATIONS: u32 = 1_000;
 /// The greatest relative change at convergence.
-const CLOSE: f64 = 1e-5;
+const TOLERANCE: f64 = 1e-5;
 
 /// The state of the iteration.
 struct SolverState {
@@ -108,47 +108,48 @@ struct SlotState {
 
 /// Solves a model. Always returns results; [`Convergence`] shows whether they are valid.
 pub fn solve(model: &Model) -> (ModelResults, Convergence) {
-    let flat = ExpandedModel::of(model);
-    let model = &*split::apply_policy_splits(&flat.model);
+    let expanded = ExpandedModel::of(model);
+    let model = &*split::apply_policy_splits(&expanded.model);
     let net = SolverNetwork::new(model);
-    let reach = StationUse::new(&net);
+    let station_use = StationUse::new(&net);
     let mut state = SolverState::new(&net);
-    let mut found =
+    let mut convergence =
         Convergence { converged: false, iterations: 0, residual: f64::INFINITY, overloaded: false };
     let mut step = 0.6;
-    let mut quiet = 0;
-    while found.iterations < MOST {
-        found.iterations += 1;
+    let mut converged_count = 0;
+    while convergence.iterations < MAX_ITERATIONS {
+        convergence.iterations += 1;
         service_times::update_service_times(&net, &mut state);
-        let moved = state.update_throughputs(&net, found.iterations == 1);
+        let throughput_change = state.update_throughputs(&net, convergence.iterations == 1);
         state.update_flows(&net);
-        if found.iterations == 1 {
+        if convergence.iterations == 1 {
             state.start(&net);
         }
-        let shifted = stations::update_waiting(&net, &reach, &mut state, step);
-        let before = found.residual;
-        found.residual = moved.max(shifted);
-        if !found.residual.is_finite() {
+        let waiting_change = stations::update_waiting(&net, &station_use, &mut state, step);
+        let previous_residual = convergence.residual;
+        convergence.residual = throughput_change.max(waiting_change);
+        if !convergence.residual.is_finite() {
             break;
         }
-        quiet = if found.residual < CLOSE { quiet + 1 } else { 0 };
-        if quiet >= 2 {
-            found.converged = !net.is_truncated;
+        converged_count = if convergence.residual < TOLERANCE { converged_count + 1 } else { 0 };
+        if converged_count >= 2 {
+            convergence.converged = !net.is_truncated;
             break;
         }
         // If the iteration oscillates, the steps become smaller.
-        let most = (40.0 / f64::from(found.iterations)).clamp(0.05, 0.8);
-        if found.iterations > 8 {
-            step = (if found.residual > before { step * 0.85 } else { step * 1.02 }).clamp(0.05, most);
+        let max_step = (40.0 / f64::from(convergence.iterations)).clamp(0.05, 0.8);
+        if convergence.iterations > 8 {
+            step = (if convergence.residual > previous_residual { step * 0.85 } else { step * 1.02 })
+                .clamp(0.05, max_step);
         }
     }
     service_times::update_service_times(&net, &mut state);
     state.update_throughputs(&net, false);
     state.update_flows(&net);
     state.reduce_to_capacity(&net);
-    found.overloaded = state.memories.iter().any(|memory| memory.overloaded) || state.is_above(&net);
-    found.converged &= !found.overloaded;
-    (flat.average_replicas(findings(&net, &state, &found)), found)
+    convergence.overloaded = state.memories.iter().any(|memory| memory.overloaded) || state.is_above(&net);
+    convergence.converged &= !convergence.overloaded;
+    (expanded.average_replicas(findings(&net, &state, &convergence)), convergence)
 }
 
 /// Returns the name of an entry if the model is overloaded by requests from outside: of the first one with
@@ -160,81 +161,84 @@ pub fn overloaded_entry(model: &Model) -> Option<String> {
 
 /// Returns the parts of a model that the solver ignores, one sentence each.
 pub fn ignored_parts(model: &Model) -> Vec<String> {
-    let mut all = Vec::new();
+    let mut ignored = Vec::new();
     for entry in model.entries.iter().filter(|entry| entry.forwards.len() > 1) {
         let (Some(routing), name) = (entry.routing, model.describe(&entry.name)) else { continue };
         // The solver covers the split among equal targets, and current loads.
         if routing.max_age > 0.0 {
-            all.push(format!("that the loads by which {name} goes are {} old", routing.max_age));
+            ignored.push(format!("that the loads by which {name} goes are {} old", routing.max_age));
         }
         if routing.policy.uses_loads() && !split::are_targets_alike(model, entry) {
-            all.push(format!(
+            ignored.push(format!(
                 "that what {name} sends to whom changes with the load, as those are not alike to whom it \
                 forwards"
             ));
         }
         if routing.policy == RoutingPolicy::FirstAvailable && !split::is_first_unlimited(model, entry) {
-            all.push(format!("that {name} fills one before it sends anything to the next"));
+            ignored.push(format!("that {name} fills one before it sends anything to the next"));
         }
         if matches!(routing.policy, RoutingPolicy::RoundRobin | RoutingPolicy::Weighted) {
-            all.push(format!("that the turns of {name} come more evenly than chance"));
+            ignored.push(format!("that the turns of {name} come more evenly than chance"));
         }
     }
     for task in batched_priority_tasks(model) {
         let name = model.describe(&model.tasks[task.0].name);
-        all.push(format!("that calls come in bunches to {name}, which serves by priority"));
+        ignored.push(format!("that calls come in bunches to {name}, which serves by priority"));
     }
     for task in model.tasks.iter().filter(|task| task.queue_limit.is_some()) {
-        all.push(format!("the limit of the queue of {}", model.describe(&task.name)));
+        ignored.push(format!("the limit of the queue of {}", model.describe(&task.name)));
     }
-    for (place, activity) in model.activities.iter().enumerate() {
+    for (index, activity) in model.activities.iter().enumerate() {
         for call in activity.calls.iter().filter(|call| call.retry_policy.is_some()) {
             let (from, to) = (
-                model.describe_activity(ActivityId(place)),
+                model.describe_activity(ActivityId(index)),
                 model.describe(&model.entries[call.entry.0].name),
             );
             // To the author, the balancer's entry that chooses a member of a group is that group.
             let to = if from == to { "its members".to_owned() } else { to };
-            all.push(format!("the patience of the calls from {from} to {to}"));
+            ignored.push(format!("the patience of the calls from {from} to {to}"));
         }
     }
-    all
+    ignored
 }
 
 /// Returns the tasks that receive requests of several priorities, some of them in random batches.
 fn batched_priority_tasks(model: &Model) -> Vec<TaskId> {
     // For each task that serves by priority: the priorities, and whether some requests are random.
-    let mut come: BTreeMap<TaskId, (BTreeSet<i32>, bool)> = BTreeMap::new();
-    let mut comes = |entry: EntryId, asks: i32, by_chance: bool| {
-        let own = &model.entries[entry.0];
-        if network::is_ranked(&model.tasks[own.task.0]) {
-            let (ranks, chance) = come.entry(own.task).or_default();
-            ranks.insert(asks.saturating_add(own.priority));
-            *chance |= by_chance;
+    let mut callers: BTreeMap<TaskId, (BTreeSet<i32>, bool)> = BTreeMap::new();
+    let mut record_caller = |entry: EntryId, caller_priority: i32, is_random: bool| {
+        let entry_data = &model.entries[entry.0];
+        if network::is_ranked(&model.tasks[entry_data.task.0]) {
+            let (ranks, is_batched) = callers.entry(entry_data.task).or_default();
+            ranks.insert(caller_priority.saturating_add(entry_data.priority));
+            *is_batched |= is_random;
         }
     };
     for activity in &model.activities {
-        let asks = model.tasks[activity.task.0].priority;
-        activity
-            .calls
-            .iter()
-            .for_each(|call| comes(call.entry, asks, activity.order == CallOrder::Stochastic));
-    }
-    // A forwarded request may come from any task.
-    let (least, most) = model
-        .tasks
-        .iter()
-        .fold((0, 0), |(least, most): (i32, i32), task| (least.min(task.priority), most.max(task.priority)));
-    for (place, entry) in model.entries.iter().enumerate() {
-        if entry.arrivals > 0.0 {
-            comes(EntryId(place), 0, false);
-        }
-        entry.forwards.iter().for_each(|(to, _)| {
-            comes(*to, least, true);
-            comes(*to, most, true);
+        let caller_priority = model.tasks[activity.task.0].priority;
+        activity.calls.iter().for_each(|call| {
+            record_caller(call.entry, caller_priority, activity.order == CallOrder::Stochastic)
         });
     }
-    come.into_iter().filter(|(_, (ranks, chance))| *chance && ranks.len() > 1).map(|(task, _)| task).collect()
+    // A forwarded request may come from any task.
+    let (min_priority, max_priority) =
+        model.tasks.iter().fold((0, 0), |(lowest, highest): (i32, i32), task| {
+            (lowest.min(task.priority), highest.max(task.priority))
+        });
+    for (index, entry) in model.entries.iter().enumerate() {
+        if entry.arrivals > 0.0 {
+            record_caller(EntryId(index), 0, false);
+        }
+        entry.forwards.iter().for_each(|(to, _)| {
+            record_caller(*to, min_priority, true);
+            record_caller(*to, max_priority, true);
+        });
+    }
+    callers
+        .into_iter()
+        .filter(|(_, (ranks, is_batched))| *is_batched && ranks.len() > 1)
+        .map(|(task, _)| task)
+        .collect()
 }
 
 impl SolverState {
@@ -257,24 +261,24 @@ impl SolverState {
 
     /// Computes the throughputs of clients from their cycle times; returns the greatest relative change.
     fn update_throughputs(&mut self, net: &SolverNetwork<'_>, first: bool) -> f64 {
-        let mut most = 0.0_f64;
-        for (place, origin) in net.origins.iter().enumerate() {
+        let mut max_change = 0.0_f64;
+        for (index, origin) in net.origins.iter().enumerate() {
             let WorkOrigin::Client(task) = origin else { continue };
-            let time = think(net.model, *task) + self.response(net, place);
+            let time = think(net.model, *task) + self.response(net, index);
             let clients = net.active_threads[*task];
             let throughput = if time > 0.0 { clients / time } else { 0.0 };
-            let old = self.throughputs[place];
+            let previous = self.throughputs[index];
             if !first && throughput > 0.0 {
-                most = most.max((throughput - old).abs() / throughput);
+                max_change = max_change.max((throughput - previous).abs() / throughput);
             }
-            self.throughputs[place] = throughput;
+            self.throughputs[index] = throughput;
         }
-        if first { 1.0 } else { most }
+        if first { 1.0 } else { max_change }
     }
 
     /// Returns the cycle time without the think time.
     fn response(&self, net: &SolverNetwork<'_>, origin: usize) -> f64 {
-        net.first_rows[origin].iter().map(|(row, part)| part * self.times[*row].first.mean).sum()
+        net.first_rows[origin].iter().map(|(row, share)| share * self.times[*row].first.mean).sum()
     }
 
     /// Computes the flows from the throughputs.
@@ -284,55 +288,55 @@ impl SolverState {
             (slot.rate, slot.held, slot.squares, slot.first) = (0.0, 0.0, 0.0, 0.0);
         }
         self.waiting.iter_mut().for_each(|waiting| *waiting = 0.0);
-        let mut sent = vec![0.0; net.origins.len()];
+        let mut async_rates = vec![0.0; net.origins.len()];
         for (origin, starts) in net.first_rows.iter().enumerate() {
-            for (row, part) in starts {
-                self.rates[*row] += self.throughputs[origin] * part;
+            for (row, share) in starts {
+                self.rates[*row] += self.throughputs[origin] * share;
             }
         }
-        for place in &net.order {
-            let row = &net.rows[*place];
-            let rate = self.rates[*place];
+        for row_index in &net.order {
+            let row = &net.rows[*row_index];
+            let rate = self.rates[*row_index];
             if rate <= 0.0 {
                 continue;
             }
             self.entries[row.entry] += rate;
-            let RowTimes { first, second, .. } = self.times[*place];
-            let whole = first.plus(second);
+            let RowTimes { first, second, .. } = self.times[*row_index];
+            let total = first.plus(second);
             let slot = &mut self.slots[row.queue];
             slot.rate += rate;
-            slot.held += rate * whole.mean;
-            slot.squares += rate * (whole.variance + whole.mean * whole.mean);
+            slot.held += rate * total.mean;
+            slot.squares += rate * (total.variance + total.mean * total.mean);
             slot.first += rate * first.mean;
-            self.waiting[row.task] += rate * whole.waiting;
+            self.waiting[row.task] += rate * total.waiting;
             for step in &row.activities {
-                let own = &net.model.activities[step.activity];
+                let activity = &net.model.activities[step.activity];
                 for side in step.sides.iter().filter(|side| side.executions > 0.0) {
                     let rate = rate * side.executions;
-                    let pieces = 1.0 + own.calls.iter().map(|call| call.count).sum::<f64>();
+                    let slice_count = 1.0 + activity.calls.iter().map(|call| call.count).sum::<f64>();
                     let processor = net.model.tasks[row.task].processor.0;
-                    let slice = own.demand / net.model.processors[processor].speed / pieces;
+                    let slice = activity.demand / net.model.processors[processor].speed / slice_count;
                     if slice > 0.0 {
                         let slot = &mut self.slots[side.work];
-                        slot.rate += rate * pieces;
-                        slot.held += rate * pieces * slice;
-                        slot.squares += rate * pieces * slice * slice * (1.0 + own.variation);
-                        slot.first += rate * pieces * slice;
+                        slot.rate += rate * slice_count;
+                        slot.held += rate * slice_count * slice;
+                        slot.squares += rate * slice_count * slice * slice * (1.0 + activity.variation);
+                        slot.first += rate * slice_count * slice;
                     }
                     for (to, count, waits) in &side.calls {
                         if *waits {
                             self.rates[*to] += rate * count;
                         } else {
-                            sent[net.rows[*to].origin] += rate * count;
+                            async_rates[net.rows[*to].origin] += rate * count;
                         }
                     }
                 }
             }
-            for (to, part) in &row.forwards {
-                self.rates[*to] += rate * part;
+            for (to, share) in &row.forwards {
+                self.rates[*to] += rate * share;
             }
         }
-        for (origin, rate) in sent.into_iter().enumerate() {
+        for (origin, rate) in async_rates.into_iter().enumerate() {
             if let WorkOrigin::AsyncCalls(_) = net.origins[origin] {
                 self.throughputs[origin] = rate;
             }
@@ -346,18 +350,18 @@ impl SolverState {
 
     /// Limits the initial throughput of clients to the capacity of the narrowest station.
     fn start(&mut self, net: &SolverNetwork<'_>) {
-        let busiest = (0..net.stations.len())
+        let highest = (0..net.stations.len())
             .map(|station| self.busy_servers(net, station) / net.stations[station].servers)
             .fold(0.0, f64::max);
-        if busiest > 0.95 {
-            self.scale_throughputs(net, 0.95 / busiest);
+        if highest > 0.95 {
+            self.scale_throughputs(net, 0.95 / highest);
         }
     }
 
-    fn scale_throughputs(&mut self, net: &SolverNetwork<'_>, by: f64) {
+    fn scale_throughputs(&mut self, net: &SolverNetwork<'_>, factor: f64) {
         for (origin, throughput) in net.origins.iter().zip(&mut self.throughputs) {
             if let WorkOrigin::Client(_) | WorkOrigin::AsyncCalls(_) = origin {
-                *throughput *= by;
+                *throughput *= factor;
             }
         }
         self.update_flows(net);
@@ -368,14 +372,15 @@ impl SolverState {
     fn reduce_to_capacity(&mut self, net: &SolverNetwork<'_>) {
         // Each iteration relieves at least one station; calls without a reply follow one iteration later.
         for _ in 0..4 {
-            let above = |state: &Self, station: usize| {
+            let load_ratio = |state: &Self, station: usize| {
                 state.busy_servers(net, station) / net.stations[station].servers
             };
-            let worst = (0..net.stations.len()).map(|station| above(self, station)).fold(0.0, f64::max);
-            if worst <= 1.0 || worst.is_nan() {
+            let highest =
+                (0..net.stations.len()).map(|station| load_ratio(self, station)).fold(0.0, f64::max);
+            if highest <= 1.0 || highest.is_nan() {
                 return;
             }
-            self.scale_throughputs(net, 1.0 / worst);
+            self.scale_throughputs(net, 1.0 / highest);
         }
     }
 
@@ -395,7 +400,7 @@ fn think(model: &Model, task: usize) -> f64 {
 fn findings(net: &SolverNetwork<'_>, state: &SolverState, convergence: &Convergence) -> ModelResults {
     let model = net.model;
     // The sum of an empty list is a negative zero.
-    let sure =
+    let exact =
         |mean: f64| Estimate { mean: if mean.is_finite() { mean + 0.0 } else { 0.0 }, half_width: 0.0 };
     let mut rates = vec![0.0; model.entries.len()];
     let mut waits = vec![0.0; model.entries.len()];
@@ -410,49 +415,49 @@ fn findings(net: &SolverNetwork<'_>, state: &SolverState, convergence: &Converge
         }
     }
     let mut clients: Vec<Option<usize>> = vec![None; model.tasks.len()];
-    for (place, origin) in net.origins.iter().enumerate() {
+    for (index, origin) in net.origins.iter().enumerate() {
         if let WorkOrigin::Client(task) = origin {
-            clients[*task] = Some(place);
+            clients[*task] = Some(index);
         }
     }
-    let tasks = model.tasks.iter().enumerate().map(|(place, task)| {
-        let client = clients[place].map(|origin| state.throughputs[origin]);
-        let taken = || -> f64 { task.entries.iter().map(|entry| rates[entry.0]).sum() };
-        let throughput = client.unwrap_or_else(taken);
+    let tasks = model.tasks.iter().enumerate().map(|(index, task)| {
+        let client = clients[index].map(|origin| state.throughputs[origin]);
+        let entry_throughput = || -> f64 { task.entries.iter().map(|entry| rates[entry.0]).sum() };
+        let throughput = client.unwrap_or_else(entry_throughput);
         let response = client.map(|throughput| {
             // The time after throughputs were reduced.
-            if throughput > 0.0 { net.active_threads[place] / throughput - think(model, place) } else { 0.0 }
+            if throughput > 0.0 { net.active_threads[index] / throughput - think(model, index) } else { 0.0 }
         });
         let busy = match response {
             Some(response) => throughput * response,
-            None => state.busy_servers(net, place).min(net.stations[place].servers),
+            None => state.busy_servers(net, index).min(net.stations[index].servers),
         };
         TaskResults {
             name: task.name.clone(),
-            throughput: sure(throughput),
-            busy: sure(busy),
-            response: response.map(sure),
+            throughput: exact(throughput),
+            busy: exact(busy),
+            response: response.map(exact),
             percentiles: None,
             goodput: None,
         }
     });
-    let entries = model.entries.iter().enumerate().map(|(place, entry)| {
-        let each = |sum: f64| sure(if rates[place] > 0.0 { sum / rates[place] } else { 0.0 });
+    let entries = model.entries.iter().enumerate().map(|(index, entry)| {
+        let per_request = |sum: f64| exact(if rates[index] > 0.0 { sum / rates[index] } else { 0.0 });
         EntryResults {
             name: entry.name.clone(),
-            throughput: sure(rates[place]),
-            service: each(services[place]),
-            waiting: each(waits[place]),
-            response: responses[place].map(sure),
+            throughput: exact(rates[index]),
+            service: per_request(services[index]),
+            waiting: per_request(waits[index]),
+            response: responses[index].map(exact),
             percentiles: None,
             goodput: None,
             failures: None,
         }
     });
-    let processors = model.processors.iter().enumerate().map(|(place, processor)| {
-        let station = model.tasks.len() + place;
+    let processors = model.processors.iter().enumerate().map(|(index, processor)| {
+        let station = model.tasks.len() + index;
         let busy = state.busy_servers(net, station).min(net.stations[station].servers);
-        ProcessorResults { name: processor.name.clone(), busy: sure(busy) }
+        ProcessorResults { name: processor.name.clone(), busy: exact(busy) }
     });
     let (activities, calls) = detail::activity_results(net, state);
     ModelResults {

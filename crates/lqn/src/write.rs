@@ -58,8 +58,8 @@ pub fn lqnx(model: &Model) -> Result<String, WriteError> {
 ///
 /// # Errors
 /// Returns an error if one activity begins several entries.
-pub fn lqxo(model: &Model, found: &ModelResults, origin: &ResultOrigin<'_>) -> Result<String, WriteError> {
-    xml::document(model, Some((found, origin)))
+pub fn lqxo(model: &Model, results: &ModelResults, origin: &ResultOrigin<'_>) -> Result<String, WriteError> {
+    xml::document(model, Some((results, origin)))
 }
 
 /// Writes a model in the `.lqn` grammar.
@@ -80,27 +80,35 @@ fn replicated(model: &Model) -> Vec<(TaskId, TaskId)> {
     if model.tasks.iter().all(|task| task.replicas == 1) {
         return Vec::new();
     }
-    let mut all: Vec<(TaskId, TaskId)> = model.calling_pairs().into_iter().collect();
+    let mut pairs: Vec<(TaskId, TaskId)> = model.calling_pairs().into_iter().collect();
     let name = |task: TaskId| model.tasks[task.0].name.as_str();
-    all.sort_by_key(|(from, to)| (name(*from), name(*to)));
-    all
+    pairs.sort_by_key(|(from, to)| (name(*from), name(*to)));
+    pairs
 }
 
 /// Returns the limits as pragmas of the `.lqn` grammar: the object and the value.
 fn limits(model: &Model) -> Result<Vec<(String, String)>, WriteError> {
-    let mut all = Vec::new();
+    let mut settings = Vec::new();
     for task in &model.tasks {
-        all.extend(task.queue_limit.map(|limit| (format!("queue.{}", task.name), limit.to_string())));
+        settings.extend(task.queue_limit.map(|limit| (format!("queue.{}", task.name), limit.to_string())));
     }
-    let mut calls = |from: &str, own: &Activity| -> Result<(), WriteError> {
-        for (place, call) in own.calls.iter().enumerate().filter(|(_, call)| call.waits) {
-            let to = |other: &&Call| other.waits && other.entry == call.entry;
-            if own.calls.iter().filter(to).any(|other| other.retry_policy != call.retry_policy) {
-                return Err(WriteError::DifferentRetryPolicies(own.name.clone()));
+    let mut add_calls = |from: &str, activity: &Activity| -> Result<(), WriteError> {
+        for (index, call) in activity.calls.iter().enumerate().filter(|(_, call)| call.waits) {
+            let has_target = |candidate: &&Call| candidate.waits && candidate.entry == call.entry;
+            if activity
+                .calls
+                .iter()
+                .filter(has_target)
+                .any(|candidate| candidate.retry_policy != call.retry_policy)
+            {
+                return Err(WriteError::DifferentRetryPolicies(activity.name.clone()));
             }
-            let first = own.calls.iter().position(|other| to(&other)) == Some(place);
-            if let (true, Some(patience)) = (first, call.retry_policy) {
-                all.push((format!("call.{from}.{}", model.entries[call.entry.0].name), patience.to_string()));
+            let is_first = activity.calls.iter().position(|candidate| has_target(&candidate)) == Some(index);
+            if let (true, Some(retry_policy)) = (is_first, call.retry_policy) {
+                settings.push((
+                    format!("call.{from}.{}", model.entries[call.entry.0].name),
+                    retry_policy.to_string(),
+                ));
             }
         }
         Ok(())
@@ -108,33 +116,36 @@ fn limits(model: &Model) -> Result<Vec<(String, String)>, WriteError> {
     for entry in &model.entries {
         if let EntryBody::Phases(phases) = &entry.body {
             for (number, phase) in phases.iter().enumerate() {
-                calls(&format!("{}.{}", entry.name, number + 1), &model.activities[phase.0])?;
+                add_calls(&format!("{}.{}", entry.name, number + 1), &model.activities[phase.0])?;
             }
         }
     }
-    for place in in_graphs(model) {
-        let own = &model.activities[place];
+    for index in in_graphs(model) {
+        let activity = &model.activities[index];
         // The name would refer to an entry with phases.
-        let phases = |entry: &Entry| entry.name == own.name && matches!(entry.body, EntryBody::Phases(_));
-        let same = |other: &Activity| other.name == own.name && other.task != own.task;
-        let shared = model.entries.iter().any(phases) || model.activities.iter().any(same);
-        if shared && own.calls.iter().any(|call| call.retry_policy.is_some()) {
-            return Err(WriteError::DifferentRetryPolicies(own.name.clone()));
+        let is_phased_entry =
+            |entry: &Entry| entry.name == activity.name && matches!(entry.body, EntryBody::Phases(_));
+        let is_same_name =
+            |candidate: &Activity| candidate.name == activity.name && candidate.task != activity.task;
+        let is_ambiguous =
+            model.entries.iter().any(is_phased_entry) || model.activities.iter().any(is_same_name);
+        if is_ambiguous && activity.calls.iter().any(|call| call.retry_policy.is_some()) {
+            return Err(WriteError::DifferentRetryPolicies(activity.name.clone()));
         }
-        calls(&own.name, own)?;
+        add_calls(&activity.name, activity)?;
     }
-    Ok(all)
+    Ok(settings)
 }
 
 /// Returns the activities of graphs, that is, all that are no phases.
 fn in_graphs(model: &Model) -> BTreeSet<usize> {
-    let mut all: BTreeSet<usize> = (0..model.activities.len()).collect();
+    let mut activities: BTreeSet<usize> = (0..model.activities.len()).collect();
     for entry in &model.entries {
         if let EntryBody::Phases(phases) = &entry.body {
             for phase in phases {
-                all.remove(&phase.0);
+                activities.remove(&phase.0);
             }
         }
     }
-    all
+    activities
 }

@@ -93,7 +93,7 @@ pub(crate) struct ControlPlane {
     /// The leases: members lent to clients.
     pub(crate) lease_table: LeaseTable,
     /// The groups that share hosts.
-    pub(crate) neighbours: SharedHosts,
+    pub(crate) shared_hosts: SharedHosts,
     pub(crate) host_sharing: HostSharing,
     /// Whether everything is ready and no listener accepts yet.
     pub(crate) held: bool,
@@ -117,43 +117,46 @@ pub(crate) fn group_names<'s>(listeners: impl Iterator<Item = &'s ListenerSettin
 /// Returns the groups whose members have sessions. A session has any duration: the number of open sessions
 /// shows no utilization, and their duration shows no speed.
 fn session_groups(settings: &Settings) -> BTreeSet<&str> {
-    let sessions = |listener: &&ListenerSettings| !(listener.carries_requests() || listener.is_directory());
-    group_names(settings.listeners.iter().filter(sessions))
+    let carries_sessions =
+        |listener: &&ListenerSettings| !(listener.carries_requests() || listener.is_directory());
+    group_names(settings.listeners.iter().filter(carries_sessions))
 }
 
 impl ControlPlane {
     /// Records the results of health checks.
-    pub(crate) fn record_probes(&mut self, findings: &[ProbeResult], now: Time) {
-        for finding in findings {
-            self.event_log.fleet.notify_probe(finding);
-            if let Some(ruled) = self.groups.get_mut(&finding.group) {
-                let outcome = match &finding.outcome {
+    pub(crate) fn record_probes(&mut self, results: &[ProbeResult], now: Time) {
+        for result in results {
+            self.event_log.fleet.notify_probe(result);
+            if let Some(group_state) = self.groups.get_mut(&result.group) {
+                let outcome = match &result.outcome {
                     Ok(()) => Ok(()),
-                    Err(why) => Err(&**why),
+                    Err(reason) => Err(&**reason),
                 };
-                ruled.analyzer.handle_probe(finding.member, outcome, now);
+                group_state.analyzer.handle_probe(result.member, outcome, now);
             }
         }
         // The cost of a plan's change grows with its group: one change covers all results of a group.
-        let found: BTreeSet<&Arc<str>> = findings.iter().map(|finding| &finding.group).collect();
-        for group in found {
-            if let Some(ruled) = self.groups.get_mut(group) {
-                ruled.publish_changes(self.cores, now, &mut self.event_log);
+        let changed_groups: BTreeSet<&Arc<str>> = results.iter().map(|result| &result.group).collect();
+        for group in changed_groups {
+            if let Some(group_state) = self.groups.get_mut(group) {
+                group_state.publish_changes(self.cores, now, &mut self.event_log);
             }
         }
     }
 
     /// Records that a member failed too often in a row.
-    pub(crate) fn record_failure_signal(&mut self, strike: &FailureSignal, now: Time) {
-        let blame =
-            self.groups.get(&strike.group).and_then(|ruled| last_failure_cause(ruled.record(strike.member)?));
-        self.with_analyzer(&strike.group, now, |analyzer| {
-            if let Some(blame) = &blame {
-                analyzer.handle_failure_cause(strike.member, blame);
+    pub(crate) fn record_failure_signal(&mut self, signal: &FailureSignal, now: Time) {
+        let cause = self
+            .groups
+            .get(&signal.group)
+            .and_then(|group_state| last_failure_cause(group_state.record(signal.member)?));
+        self.with_analyzer(&signal.group, now, |analyzer| {
+            if let Some(cause) = &cause {
+                analyzer.handle_failure_cause(signal.member, cause);
             }
-            match strike.suspicion {
-                true => analyzer.handle_suspicion(strike.member, now),
-                false => analyzer.handle_streak(strike.member, now),
+            match signal.suspicion {
+                true => analyzer.handle_suspicion(signal.member, now),
+                false => analyzer.handle_streak(signal.member, now),
             }
         });
     }
@@ -161,33 +164,33 @@ impl ControlPlane {
     /// Compares the members of each group.
     pub(crate) fn compare_members(&mut self, now: Time) {
         self.end_expired_leases(now);
-        let mut stirring = BTreeSet::new();
-        for (name, ruled) in &mut self.groups {
-            if !ruled.advance_second() {
+        let mut active_groups = BTreeSet::new();
+        for (name, group_state) in &mut self.groups {
+            if !group_state.advance_second() {
                 continue;
             }
-            stirring.insert(Arc::clone(name));
-            let totals = ruled.totals();
-            for (member, record) in &ruled.records {
-                if let Some(blame) = last_failure_cause(record) {
-                    ruled.analyzer.handle_failure_cause(*member, &blame);
+            active_groups.insert(Arc::clone(name));
+            let totals = group_state.totals();
+            for (member, record) in &group_state.records {
+                if let Some(cause) = last_failure_cause(record) {
+                    group_state.analyzer.handle_failure_cause(*member, &cause);
                 }
             }
-            ruled.analyzer.handle_totals(&totals, now);
-            ruled.publish_changes(self.cores, now, &mut self.event_log);
-            ruled.report_moves(&mut self.event_log);
-            ruled.report_shedding(now, &mut self.event_log);
+            group_state.analyzer.handle_totals(&totals, now);
+            group_state.publish_changes(self.cores, now, &mut self.event_log);
+            group_state.report_moves(&mut self.event_log);
+            group_state.report_shedding(now, &mut self.event_log);
         }
-        self.sample_load_lines(&stirring, now);
-        let drawn = (MAX_HISTORY_MEMBERS / self.groups.len().max(1)).clamp(2, MAX_CHARTED);
+        self.sample_load_lines(&active_groups, now);
+        let charted_members = (MAX_HISTORY_MEMBERS / self.groups.len().max(1)).clamp(2, MAX_CHARTED);
         let sessions = session_groups(&self.settings);
-        for (name, ruled) in &mut self.groups {
-            match stirring.contains(name) {
+        for (name, group_state) in &mut self.groups {
+            match active_groups.contains(name) {
                 true => {
-                    ruled.record_second(drawn, now);
-                    ruled.report_slow(!sessions.contains(&**name), now, &mut self.event_log);
+                    group_state.record_second(charted_members, now);
+                    group_state.report_slow(!sessions.contains(&**name), now, &mut self.event_log);
                 }
-                false => ruled.history.add_idle(&MIDDLES, now),
+                false => group_state.history.add_idle(&MIDDLES, now),
             }
         }
         self.attribute_host_loads(now);
@@ -195,33 +198,38 @@ impl ControlPlane {
 
     /// Handles the timeouts that are due.
     pub(crate) fn handle_timeouts(&mut self, now: Time) {
-        for ruled in self.groups.values_mut() {
-            if ruled.analyzer.poll_timeout().is_some_and(|due| due <= now) {
-                ruled.analyzer.handle_timeout(now);
-                ruled.publish_changes(self.cores, now, &mut self.event_log);
+        for group_state in self.groups.values_mut() {
+            if group_state.analyzer.poll_timeout().is_some_and(|timeout| timeout <= now) {
+                group_state.analyzer.handle_timeout(now);
+                group_state.publish_changes(self.cores, now, &mut self.event_log);
             }
         }
     }
 
     /// Returns the groups that a listener leads to; `None` if its own group does not exist.
     pub(crate) fn groups_of(&self, listener: &ListenerSettings) -> Option<ListenerGroups> {
-        let find = |name: &Arc<str>| self.groups.get(name).map(|ruled| Arc::clone(&ruled.group));
-        let named = listener.tls.iter().flat_map(|tls| tls.groups.values()).chain(&listener.others);
-        Some(ListenerGroups { own: find(&listener.group)?, named: named.filter_map(find).collect() })
+        let find_group =
+            |name: &Arc<str>| self.groups.get(name).map(|group_state| Arc::clone(&group_state.group));
+        let alternate_names = listener.tls.iter().flat_map(|tls| tls.groups.values()).chain(&listener.others);
+        Some(ListenerGroups {
+            default: find_group(&listener.group)?,
+            alternates: alternate_names.filter_map(find_group).collect(),
+        })
     }
 
     /// Samples the traffic and returns the time until the next sample.
     pub(crate) fn sample_traffic(&mut self, now: Time) -> Duration {
-        let of = session_groups(&self.settings);
-        let due = if self.next_sample == Time(0) { now } else { self.next_sample };
+        let session_groups = session_groups(&self.settings);
+        let due_at = if self.next_sample == Time(0) { now } else { self.next_sample };
         // Workers without traffic are not woken.
-        let awake = self.groups.values().any(|ruled| !ruled.is_idle());
-        let lag = if awake { self.lag.sample(&self.workers, due, now) } else { Duration::ZERO };
-        let looks =
-            self.groups.iter_mut().map(|(name, ruled)| ruled.sample_traffic(!of.contains(&**name), lag, now));
-        let rest = looks.min().unwrap_or(Duration::from_secs(1));
-        self.next_sample = now + rest;
-        rest
+        let any_active = self.groups.values().any(|group_state| !group_state.is_idle());
+        let lag = if any_active { self.lag.sample(&self.workers, due_at, now) } else { Duration::ZERO };
+        let delays = self.groups.iter_mut().map(|(name, group_state)| {
+            group_state.sample_traffic(!session_groups.contains(&**name), lag, now)
+        });
+        let delay = delays.min().unwrap_or(Duration::from_secs(1));
+        self.next_sample = now + delay;
+        delay
     }
 
     /// Refills the members' request budgets where the rate per second is limited. Returns the time until the
@@ -229,20 +237,20 @@ impl ControlPlane {
     pub(crate) fn refill_budgets(&mut self, now: Time) -> Duration {
         self.groups
             .values_mut()
-            .map(|ruled| ruled.refill_budgets(now))
+            .map(|group_state| group_state.refill_budgets(now))
             .min()
             .unwrap_or(Duration::from_secs(1))
     }
 
     /// Returns the time of the next timeout.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        self.groups.values().filter_map(|ruled| ruled.analyzer.poll_timeout()).min()
+        self.groups.values().filter_map(|group_state| group_state.analyzer.poll_timeout()).min()
     }
 
     /// Writes the events of all groups, and publishes the resulting plans.
     pub(crate) fn publish_changes(&mut self, now: Time) {
-        for ruled in self.groups.values_mut() {
-            ruled.publish_changes(self.cores, now, &mut self.event_log);
+        for group_state in self.groups.values_mut() {
+            group_state.publish_changes(self.cores, now, &mut self.event_log);
         }
     }
 
@@ -252,15 +260,15 @@ impl ControlPlane {
         group: Option<&str>,
         member: &str,
         now: Time,
-        act: impl Fn(&mut Analyzer) -> Result<(), String>,
+        action: impl Fn(&mut Analyzer) -> Result<(), String>,
     ) -> Result<(), String> {
         let group = self.group_of(group, member)?;
-        let Some(ruled) = self.groups.get_mut(&group) else {
+        let Some(group_state) = self.groups.get_mut(&group) else {
             let names: Vec<&str> = self.groups.keys().map(|name| &**name).collect();
             return Err(format!("no group {group}; there are: {}", names.join(", ")));
         };
-        act(&mut ruled.analyzer)?;
-        ruled.publish_changes(self.cores, now, &mut self.event_log);
+        action(&mut group_state.analyzer)?;
+        group_state.publish_changes(self.cores, now, &mut self.event_log);
         Ok(())
     }
 
@@ -269,56 +277,62 @@ impl ControlPlane {
         if let Some(name) = group {
             return Ok(name.into());
         }
-        let has = |ruled: &GroupState| ruled.id(member).is_some();
-        let mut found = self.groups.iter().filter(|(_, ruled)| has(ruled)).map(|(name, _)| Arc::clone(name));
-        match (found.next(), found.next()) {
+        let has_member = |group_state: &GroupState| group_state.id(member).is_some();
+        let mut matching = self
+            .groups
+            .iter()
+            .filter(|(_, group_state)| has_member(group_state))
+            .map(|(name, _)| Arc::clone(name));
+        match (matching.next(), matching.next()) {
             (Some(group), None) => Ok(group),
             (None, _) => Err(format!("no group has a member {member}")),
-            (Some(one), Some(other)) => {
-                Err(format!("{member} is a member of {one} and of {other}: name the group (-g {one})"))
+            (Some(first), Some(second)) => {
+                Err(format!("{member} is a member of {first} and of {second}: name the group (-g {first})"))
             }
         }
     }
 
     /// Records a load that a monitor measured.
     pub(crate) fn record_load(&mut self, group: &str, member: &str, load: ReportedLoad, now: Time) {
-        let Some(ruled) = self.groups.get_mut(group) else { return };
-        let Some(id) = ruled.id(member) else { return };
+        let Some(group_state) = self.groups.get_mut(group) else { return };
+        let Some(id) = group_state.id(member) else { return };
         self.event_log.fleet.notify_load(group, member, load);
-        ruled.analyzer.handle_load(id, load);
-        self.pending_hooks.extend(ruled.pending_alert_hook(id));
-        ruled.publish_changes(self.cores, now, &mut self.event_log);
+        group_state.analyzer.handle_load(id, load);
+        self.pending_hooks.extend(group_state.pending_alert_hook(id));
+        group_state.publish_changes(self.cores, now, &mut self.event_log);
     }
 
     /// Records a member's report of its throughput and utilization.
     pub(crate) fn record_usage(&mut self, group: &str, member: &str, usage: UsageReport, now: Time) {
-        let Some(ruled) = self.groups.get_mut(group) else { return };
-        let Some(id) = ruled.id(member) else { return };
-        ruled.analyzer.handle_usage(id, usage, now);
-        ruled.publish_changes(self.cores, now, &mut self.event_log);
+        let Some(group_state) = self.groups.get_mut(group) else { return };
+        let Some(id) = group_state.id(member) else { return };
+        group_state.analyzer.handle_usage(id, usage, now);
+        group_state.publish_changes(self.cores, now, &mut self.event_log);
     }
 
     /// Implements [`Engine::requested_shed`](crate::Engine::requested_shed).
     pub(crate) fn requested_shed(&self, group: Option<&str>, member: &str) -> Option<ShedDecision> {
         let groups = self.groups.iter().filter(|(name, _)| group.is_none_or(|group| ***name == *group));
-        let of = |ruled: &GroupState| {
+        let strongest_shed = |group_state: &GroupState| {
             // The check for alerts comes first: it is cheap, and nearly always the answer.
-            let alerts = || ruled.analyzer.alerts().filter(|alert| alert.held.is_none());
+            let alerts = || group_state.analyzer.alerts().filter(|alert| alert.held.is_none());
             alerts().next()?;
-            let ids = ruled.id(member).map_or_else(|| ruled.members_at(member), |id| vec![id]);
-            let sheds = alerts().filter(|alert| ids.contains(&alert.member)).map(|alert| alert.shed);
-            sheds.max_by(|one, other| one.share.total_cmp(&other.share))
+            let ids = group_state.id(member).map_or_else(|| group_state.members_at(member), |id| vec![id]);
+            let decisions = alerts().filter(|alert| ids.contains(&alert.member)).map(|alert| alert.shed);
+            decisions.max_by(|left, right| left.share.total_cmp(&right.share))
         };
-        groups.filter_map(|(_, ruled)| of(ruled)).max_by(|one, other| one.share.total_cmp(&other.share))
+        groups
+            .filter_map(|(_, group_state)| strongest_shed(group_state))
+            .max_by(|left, right| left.share.total_cmp(&right.share))
     }
 
     /// Records weights that were computed elsewhere.
     pub(crate) fn set_weights(&mut self, group: &str, weights: &[(Arc<str>, Option<f64>)], now: Time) {
-        let Some(ruled) = self.groups.get_mut(group) else { return };
-        let named = weights.iter().filter_map(|(name, weight)| Some((ruled.id(name)?, *weight)));
-        let weights: Vec<_> = named.collect();
-        ruled.analyzer.handle_weights(&weights, now);
-        ruled.publish_changes(self.cores, now, &mut self.event_log);
+        let Some(group_state) = self.groups.get_mut(group) else { return };
+        let by_id = weights.iter().filter_map(|(name, weight)| Some((group_state.id(name)?, *weight)));
+        let weights: Vec<_> = by_id.collect();
+        group_state.analyzer.handle_weights(&weights, now);
+        group_state.publish_changes(self.cores, now, &mut self.event_log);
     }
 
     /// Changes a group's strategy and returns the previous one, for people. The settings are changed as well,
@@ -326,61 +340,69 @@ impl ControlPlane {
     pub(crate) fn set_strategy(
         &mut self,
         group: &str,
-        (strategy, knobs): (&'static Strategy, StrategyParams),
-        written: &str,
+        (strategy, params): (&'static Strategy, StrategyParams),
+        strategy_text: &str,
         now: Time,
     ) -> Result<String, String> {
-        let Some(ruled) = self.groups.get_mut(group) else {
+        let Some(group_state) = self.groups.get_mut(group) else {
             let names: Vec<&str> = self.groups.keys().map(|name| &**name).collect();
             return Err(format!("no group {group}; there are: {}", names.join(", ")));
         };
-        let mut settings = GroupSettings::clone(&ruled.settings);
-        let before = describe_strategy(settings.spec.strategy, &settings.spec.params);
-        (settings.spec.strategy, settings.spec.params) = (strategy, knobs);
+        let mut settings = GroupSettings::clone(&group_state.settings);
+        let previous = describe_strategy(settings.spec.strategy, &settings.spec.params);
+        (settings.spec.strategy, settings.spec.params) = (strategy, params);
         let settings = Arc::new(settings);
-        if let Some(kept) = self.settings.groups.iter_mut().find(|kept| *kept.spec.name == *group) {
-            *kept = Arc::clone(&settings);
+        if let Some(configured) =
+            self.settings.groups.iter_mut().find(|candidate| *candidate.spec.name == *group)
+        {
+            *configured = Arc::clone(&settings);
         }
-        ruled.update(settings, self.cores, now);
-        let why = format!("strategy {before} -> {written} by an operator, until the next reload");
-        let event =
-            Event { kind: EventKind::Changed, group: group.into(), member: None, why, inputs: Vec::new() };
+        group_state.update(settings, self.cores, now);
+        let message = format!("strategy {previous} -> {strategy_text} by an operator, until the next reload");
+        let event = Event {
+            kind: EventKind::Changed,
+            group: group.into(),
+            member: None,
+            why: message,
+            inputs: Vec::new(),
+        };
         self.event_log.write(event);
-        ruled.publish_changes(self.cores, now, &mut self.event_log);
-        Ok(before)
+        group_state.publish_changes(self.cores, now, &mut self.event_log);
+        Ok(previous)
     }
 
     /// Starts a listener on the workers. Each core accepts on its part of `hands` and resumes its part of
     /// `flows`, each of which comes with its socket's index. Returns `false` if a worker cannot be reached.
     pub(crate) fn start_listener(
         &self,
-        open: &ListenerState,
+        listener: &ListenerState,
         settings: &ListenerSettings,
         groups: &ListenerGroups,
-        hands: Vec<Vec<Socket>>,
+        core_sockets: Vec<Vec<Socket>>,
         mut flows: Vec<(usize, ResumableFlow)>,
     ) -> bool {
         let cores = self.cores;
-        self.workers.iter().zip(hands).enumerate().all(|(core, (worker, sockets))| {
-            let sockets = sockets.into_iter().enumerate().map(|(nth, socket)| {
-                let here = flows.extract_if(.., |(place, _)| *place == core + nth * cores);
-                (socket, here.map(|(_, lent)| lent).collect())
+        self.workers.iter().zip(core_sockets).enumerate().all(|(core, (worker, sockets))| {
+            let sockets = sockets.into_iter().enumerate().map(|(index, socket)| {
+                let socket_flows =
+                    flows.extract_if(.., |(socket_index, _)| *socket_index == core + index * cores);
+                (socket, socket_flows.map(|(_, flow)| flow).collect())
             });
             let sockets = sockets.collect();
-            let (door, settings, groups) = (Arc::clone(&open.shared), settings.clone(), groups.clone());
-            worker.send(WorkerCommand::Listen { id: open.id, shared: door, sockets, settings, groups })
+            let (shared, settings, groups) = (Arc::clone(&listener.shared), settings.clone(), groups.clone());
+            worker.send(WorkerCommand::Listen { id: listener.id, shared, sockets, settings, groups })
         })
     }
 
     /// Sends an order to every worker; returns `false` if one cannot be reached.
-    pub(crate) fn send_to_workers(&self, order: impl Fn() -> WorkerCommand) -> bool {
-        self.workers.iter().all(|worker| worker.send(order()))
+    pub(crate) fn send_to_workers(&self, command: impl Fn() -> WorkerCommand) -> bool {
+        self.workers.iter().all(|worker| worker.send(command()))
     }
 
-    pub(crate) fn with_analyzer(&mut self, group: &str, now: Time, act: impl FnOnce(&mut Analyzer)) {
-        if let Some(ruled) = self.groups.get_mut(group) {
-            act(&mut ruled.analyzer);
-            ruled.publish_changes(self.cores, now, &mut self.event_log);
+    pub(crate) fn with_analyzer(&mut self, group: &str, now: Time, action: impl FnOnce(&mut Analyzer)) {
+        if let Some(group_state) = self.groups.get_mut(group) {
+            action(&mut group_state.analyzer);
+            group_state.publish_changes(self.cores, now, &mut self.event_log);
         }
     }
 }

@@ -47,13 +47,13 @@ mod leases;
 pub use handoff::{HandoffState, InheritedState};
 
 /// The number of failure signals that may wait for the control thread.
-const FAILURE_SIGNALS: usize = 256;
+const FAILURE_QUEUE: usize = 256;
 /// The number of members' report samples that may wait for the receiver.
-const REPORT_SAMPLES: usize = 1024;
+const REPORT_QUEUE: usize = 1024;
 /// The number of events from clients' connections that may wait to be written.
-const NOTES: usize = 64;
+const EVENT_QUEUE: usize = 64;
 /// The interval of comparing success rates.
-const COMPARE: Duration = Duration::from_secs(1);
+const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running data plane. A clone is another handle of the same. Every method may be called from any thread.
 #[derive(Clone)]
@@ -92,23 +92,23 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::start`].
-    pub fn prepare(settings: Settings, estate: InheritedState) -> Result<Self, StartError> {
-        let clock = estate.clock_start.map_or_else(Clock::start, Clock::with_start);
+    pub fn prepare(settings: Settings, inherited: InheritedState) -> Result<Self, StartError> {
+        let clock = inherited.clock_start.map_or_else(Clock::start, Clock::with_start);
         let cores = settings.threads.max(1);
-        let census =
+        let limits =
             ResourceLimits::new(settings.max_connections, settings.max_descriptors, settings.max_memory);
-        let (strikes, inbox) = mpsc::channel(FAILURE_SIGNALS);
-        let (said, heard) = mpsc::channel(REPORT_SAMPLES);
-        let (notes, noted) = mpsc::channel(NOTES);
-        let (traces, traced) = mpsc::channel(trace::QUEUE);
+        let (failures, failure_receiver) = mpsc::channel(FAILURE_QUEUE);
+        let (reports, report_receiver) = mpsc::channel(REPORT_QUEUE);
+        let (events, event_receiver) = mpsc::channel(EVENT_QUEUE);
+        let (traces, trace_receiver) = mpsc::channel(trace::QUEUE);
         let processors = worker::processors(cores);
         let workers = (0..cores)
             .map(|index| {
                 WorkerHandle::start(
                     index,
                     clock,
-                    Arc::clone(&census),
-                    processors.as_ref().map(|list| list[index]),
+                    Arc::clone(&limits),
+                    processors.as_ref().map(|cpus| cpus[index]),
                 )
             })
             .collect::<Result<Vec<_>, _>>()
@@ -128,31 +128,31 @@ impl Engine {
             lag: LagMeter::new(cores),
             next_sample: Time(0),
             event_log: EventLog::new(),
-            channels: ControlChannels { failures: strikes, reports: said, events: notes },
+            channels: ControlChannels { failures, reports, events },
             pending_hooks: Vec::new(),
             host_meter: HostMeter::new(clock.now()),
             lease_table: LeaseTable::default(),
-            neighbours: SharedHosts::default(),
+            shared_hosts: SharedHosts::default(),
             host_sharing: HostSharing::default(),
             held: true,
-            inherited_sockets: estate.sockets,
+            inherited_sockets: inherited.sockets,
             predecessor_load: PredecessorLoad::default(),
             inherited_flows: Vec::new(),
         };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
-        let (probes, findings) = ProbeRunner::new(runtime.handle().clone());
+        let (probes, results) = ProbeRunner::new(runtime.handle().clone());
         let inner = Arc::new(EngineShared {
             clock,
-            began: clock.now(),
+            started_at: clock.now(),
             control: Mutex::new(control),
-            limits: census,
+            limits,
             probes: Mutex::new(probes),
-            report_samples: Mutex::new(Some(heard)),
+            report_samples: Mutex::new(Some(report_receiver)),
             access_log: Mutex::default(),
             access_dropped: Arc::default(),
             traces,
-            trace_receiver: Mutex::new(Some(traced)),
+            trace_receiver: Mutex::new(Some(trace_receiver)),
             spans: SpanCounters::default(),
             version: AtomicU64::new(0),
             reloads: AtomicU64::new(0),
@@ -170,14 +170,14 @@ impl Engine {
             runtime.shutdown_background();
             return Err(error);
         }
-        let own = Arc::clone(&inner);
+        let shared = Arc::clone(&inner);
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = run_control(&own, inbox, noted) => {}
-                        () = probe::handle_results(&own, findings) => {}
+                        () = run_control(&shared, failure_receiver, event_receiver) => {}
+                        () = probe::handle_results(&shared, results) => {}
                     }
                 });
                 // Pending notifications about alerts are not waited for.
@@ -193,14 +193,14 @@ impl Engine {
     ///
     /// # Errors
     /// A resource for the new configuration is not available; the previous one stays in force then.
-    pub fn reload(&self, settings: Settings, beside: Vec<String>) -> Result<Vec<String>, StartError> {
+    pub fn reload(&self, settings: Settings, other_changes: Vec<String>) -> Result<Vec<String>, StartError> {
         let mut changes = apply::apply(&self.0, settings)
             .inspect_err(|error| self.record_rejected_reload(&error.to_string()))?;
-        changes.extend(beside);
+        changes.extend(other_changes);
         self.0.reloads.fetch_add(1, Relaxed);
         *lock(&self.0.reload_error) = None;
-        let why = if changes.is_empty() { "nothing changed".into() } else { changes.join("; ") };
-        lock(&self.0.control).event_log.write_process_event(EventKind::Reloaded, why);
+        let message = if changes.is_empty() { "nothing changed".into() } else { changes.join("; ") };
+        lock(&self.0.control).event_log.write_process_event(EventKind::Reloaded, message);
         Ok(changes)
     }
 
@@ -219,9 +219,9 @@ impl Engine {
     }
 
     /// Records that a new configuration was rejected before it came here: the file was invalid.
-    pub fn record_rejected_reload(&self, why: &str) {
-        *lock(&self.0.reload_error) = Some(why.to_owned());
-        lock(&self.0.control).event_log.write_process_event(EventKind::ReloadRefused, why.to_owned());
+    pub fn record_rejected_reload(&self, error: &str) {
+        *lock(&self.0.reload_error) = Some(error.to_owned());
+        lock(&self.0.control).event_log.write_process_event(EventKind::ReloadRefused, error.to_owned());
     }
 
     /// Returns the status.
@@ -249,8 +249,13 @@ impl Engine {
     /// whole host. Ignores unusable input (no such member, not a number, negative).
     pub fn record_load(&self, group: &str, member: &str, value: f64, age: Duration, of_host: bool) {
         let now = self.0.clock.now();
-        let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
-        lock(&self.0.control).record_load(group, member, ReportedLoad { value, at, of_host }, now);
+        let measured_at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
+        lock(&self.0.control).record_load(
+            group,
+            member,
+            ReportedLoad { value, at: measured_at, of_host },
+            now,
+        );
         self.0.wake.notify_one();
     }
 
@@ -283,9 +288,14 @@ impl Engine {
     /// by them. Ignores unusable input (no such member, not a number, negative).
     pub fn record_usage(&self, group: &str, member: &str, rates: MemberRates, age: Duration) {
         let now = self.0.clock.now();
-        let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
+        let measured_at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
         let MemberRates { rps, utilization, eps } = rates;
-        lock(&self.0.control).record_usage(group, member, UsageReport { rps, utilization, eps, at }, now);
+        lock(&self.0.control).record_usage(
+            group,
+            member,
+            UsageReport { rps, utilization, eps, at: measured_at },
+            now,
+        );
         self.0.wake.notify_one();
     }
 
@@ -293,8 +303,8 @@ impl Engine {
     /// unusable input.
     pub fn record_processor_load(&self, group: &str, member: &str, cpu: CpuUtilization, age: Duration) {
         let now = self.0.clock.now();
-        let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
-        lock(&self.0.control).record_processor_load(group, member, cpu, at);
+        let measured_at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
+        lock(&self.0.control).record_processor_load(group, member, cpu, measured_at);
     }
 
     /// Returns the share of a member's sessions that should move, if the member is under alert. The member is
@@ -327,8 +337,8 @@ impl Engine {
     /// Each present connection draws once, and leaves at the next boundary of a request (HTTP) or idle moment
     /// (TCP). Connections that have not drawn before the next call use its share; 0 revokes an alert.
     pub fn request_shed(&self, group: &str, share: f64) {
-        if let Some(ruled) = lock(&self.0.control).groups.get(group)
-            && let Some(side_car) = &ruled.group.side_car
+        if let Some(group_state) = lock(&self.0.control).groups.get(group)
+            && let Some(side_car) = &group_state.group.side_car
         {
             side_car.request_shed(share);
         }
@@ -343,27 +353,28 @@ impl Engine {
         &self,
         group: &str,
         strategy: &'static Strategy,
-        knobs: StrategyParams,
-        written: &str,
+        params: StrategyParams,
+        strategy_text: &str,
     ) -> Result<String, String> {
         let now = self.0.clock.now();
-        let before = lock(&self.0.control).set_strategy(group, (strategy, knobs), written, now)?;
+        let previous = lock(&self.0.control).set_strategy(group, (strategy, params), strategy_text, now)?;
         self.0.wake.notify_one();
-        Ok(before)
+        Ok(previous)
     }
 
     /// Writes an event: more reports arrived for a member than are accepted.
     pub fn record_report_flood(&self, group: &str, member: &str) {
-        let why = "more than 50 reports in a second: those beyond are dropped".to_owned();
+        let message = "more than 50 reports in a second: those beyond are dropped".to_owned();
         let (group, member) = (group.into(), Some(member.into()));
-        let event = Event { kind: EventKind::Flooded, group, member, why, inputs: Vec::new() };
+        let event = Event { kind: EventKind::Flooded, group, member, why: message, inputs: Vec::new() };
         lock(&self.0.control).event_log.write(event);
     }
 
     /// Writes an event: a member does not report its load in the requested way, with the reason.
-    pub fn record_missing_reports(&self, group: &str, member: &str, why: &str) {
+    pub fn record_missing_reports(&self, group: &str, member: &str, reason: &str) {
         let (group, member) = (group.into(), Some(member.into()));
-        let event = Event { kind: EventKind::NoReports, group, member, why: why.into(), inputs: Vec::new() };
+        let event =
+            Event { kind: EventKind::NoReports, group, member, why: reason.into(), inputs: Vec::new() };
         lock(&self.0.control).event_log.write(event);
     }
 
@@ -399,10 +410,10 @@ impl Engine {
     pub fn reference(&self, group: &str) -> Option<Ior> {
         let control = lock(&self.0.control);
         let iiop = control.groups.get(group)?.settings.iiop.clone()?;
-        let listeners = control.settings.listeners.iter().zip(&control.listeners);
-        let mut listeners = listeners
+        let configured = control.settings.listeners.iter().zip(&control.listeners);
+        let mut listeners = configured
             .filter(|(listener, _)| listener.protocol == Protocol::Iiop && &*listener.group == group)
-            .map(|(listener, open)| (listener, open.shared.address))
+            .map(|(listener, state)| (listener, state.shared.address))
             .peekable();
         listeners.peek()?;
         Some(iiop::reference::reference(&iiop, listeners))
@@ -420,9 +431,9 @@ impl Engine {
                     "listeners are closed, requests in flight end".into(),
                 );
                 // Connections that end by themselves have done so well before the deadline.
-                let parting = GOODBYE_GRACE.min(control.settings.drain_deadline / 2);
-                control.listeners.iter_mut().for_each(|open| open.sockets.clear());
-                control.send_to_workers(|| WorkerCommand::Stop { idle_grace: parting, handed_off: false });
+                let idle_grace = GOODBYE_GRACE.min(control.settings.drain_deadline / 2);
+                control.listeners.iter_mut().for_each(|listener| listener.sockets.clear());
+                control.send_to_workers(|| WorkerCommand::Stop { idle_grace, handed_off: false });
             }
             self.0.clock.now() + control.settings.drain_deadline
         };
@@ -434,16 +445,16 @@ impl Engine {
     async fn shut_down(&self, deadline: Time) -> u64 {
         // A core that has not received the order yet may still accept connections, so the count must be 0
         // repeatedly.
-        let mut quiet = 0;
-        while quiet < 3 && self.0.clock.now() < deadline {
+        let mut idle_rounds = 0;
+        while idle_rounds < 3 && self.0.clock.now() < deadline {
             tokio::time::sleep(Duration::from_millis(10)).await;
-            quiet = if self.0.limits.open() == 0 { quiet + 1 } else { 0 };
+            idle_rounds = if self.0.limits.open() == 0 { idle_rounds + 1 } else { 0 };
         }
-        let cut = self.0.limits.open();
+        let cut_connections = self.0.limits.open();
         let inner = Arc::clone(&self.0);
         // Joining blocks, but only until the threads receive their last order.
         let _ = tokio::task::spawn_blocking(move || end_threads(&inner)).await;
-        cut as u64
+        cut_connections as u64
     }
 }
 
@@ -469,37 +480,37 @@ fn end_threads(inner: &EngineShared) {
 /// Runs the control thread.
 async fn run_control(
     inner: &Arc<EngineShared>,
-    mut strikes: mpsc::Receiver<FailureSignal>,
-    mut notes: mpsc::Receiver<Event>,
+    mut failures: mpsc::Receiver<FailureSignal>,
+    mut events: mpsc::Receiver<Event>,
 ) {
-    let mut compare = tokio::time::interval(COMPARE);
-    compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut look = tokio::time::Instant::now();
-    let mut fill = look;
+    let mut compare_timer = tokio::time::interval(COMPARE_INTERVAL);
+    compare_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut next_sample = tokio::time::Instant::now();
+    let mut next_refill = next_sample;
     while !inner.ended.load(Relaxed) {
-        let (due, to_tell) = {
+        let (timeout, pending_hooks) = {
             let mut control = lock(&inner.control);
             (control.next_timeout(), std::mem::take(&mut control.pending_hooks))
         };
-        drain_hook::start_hooks(inner, to_tell);
-        let wait = due.map_or(Duration::from_secs(3600), |due| due.since(inner.clock.now()));
+        drain_hook::start_hooks(inner, pending_hooks);
+        let wait = timeout.map_or(Duration::from_secs(3600), |timeout| timeout.since(inner.clock.now()));
         tokio::select! {
-            Some(strike) = strikes.recv() => {
+            Some(strike) = failures.recv() => {
                 lock(&inner.control).record_failure_signal(&strike, inner.clock.now());
             }
-            Some(event) = notes.recv() => lock(&inner.control).event_log.write(event),
-            _ = compare.tick() => lock(&inner.control).compare_members(inner.clock.now()),
+            Some(event) = events.recv() => lock(&inner.control).event_log.write(event),
+            _ = compare_timer.tick() => lock(&inner.control).compare_members(inner.clock.now()),
             () = tokio::time::sleep(wait) => lock(&inner.control).handle_timeouts(inner.clock.now()),
-            () = tokio::time::sleep_until(look) => {
-                let rest = lock(&inner.control).sample_traffic(inner.clock.now());
-                look = tokio::time::Instant::now() + rest;
+            () = tokio::time::sleep_until(next_sample) => {
+                let delay = lock(&inner.control).sample_traffic(inner.clock.now());
+                next_sample = tokio::time::Instant::now() + delay;
             }
-            () = tokio::time::sleep_until(fill) => {
-                let rest = lock(&inner.control).refill_budgets(inner.clock.now());
-                fill = tokio::time::Instant::now() + rest;
+            () = tokio::time::sleep_until(next_refill) => {
+                let delay = lock(&inner.control).refill_budgets(inner.clock.now());
+                next_refill = tokio::time::Instant::now() + delay;
             }
             // There may be a new limit on the request rate.
-            () = inner.wake.notified() => fill = tokio::time::Instant::now(),
+            () = inner.wake.notified() => next_refill = tokio::time::Instant::now(),
         }
     }
 }

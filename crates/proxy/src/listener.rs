@@ -42,8 +42,8 @@ pub(crate) struct ListenerShared {
 impl ListenerShared {
     pub(crate) fn new(address: SocketAddr, cores: usize) -> Arc<Self> {
         let counts = (0..cores).map(|_| ListenerCounters::default()).collect();
-        let (before, ties) = (ListenerCounters::default(), ListenerBindings::default());
-        Arc::new(Self { address, counts, predecessor: before, bindings: ties, answer_rates: OnceLock::new() })
+        let (predecessor, bindings) = (ListenerCounters::default(), ListenerBindings::default());
+        Arc::new(Self { address, counts, predecessor, bindings, answer_rates: OnceLock::new() })
     }
 
     /// Returns all counters, with those of the previous process.
@@ -76,7 +76,7 @@ pub(crate) struct Listener {
     closed: Cell<bool>,
     /// Whether its sockets continue in another process.
     handed_off: Cell<bool>,
-    close: Notify,
+    close_signal: Notify,
     /// The state for a listener that speaks xDS.
     pub(crate) xds: xds::CacheHandle,
     /// For a listener that takes datagrams: the service of each of its sockets on this core.
@@ -87,25 +87,25 @@ impl Listener {
     /// Creates a core's side. `others` are the pools of groups that clients select by the name that they
     /// request (TLS, xDS).
     pub(crate) fn new(
-        door: Arc<ListenerShared>,
+        shared: Arc<ListenerShared>,
         core: usize,
         settings: ListenerSettings,
         pool: Rc<GroupPool>,
-        others: Vec<Rc<GroupPool>>,
+        alternate_pools: Vec<Rc<GroupPool>>,
     ) -> Rc<Self> {
-        let listener = Self::without_alternates(door, core, settings, pool);
-        listener.set_alternates(others);
+        let listener = Self::without_alternates(shared, core, settings, pool);
+        listener.set_alternates(alternate_pools);
         listener
     }
 
     fn without_alternates(
-        door: Arc<ListenerShared>,
+        shared: Arc<ListenerShared>,
         core: usize,
         settings: ListenerSettings,
         pool: Rc<GroupPool>,
     ) -> Rc<Self> {
         Rc::new(Self {
-            shared: door,
+            shared,
             core,
             binding_cache: RefCell::default(),
             affinity: RefCell::default(),
@@ -114,7 +114,7 @@ impl Listener {
             alternates: RefCell::default(),
             closed: Cell::new(false),
             handed_off: Cell::new(false),
-            close: Notify::new(),
+            close_signal: Notify::new(),
             xds: xds::CacheHandle::default(),
             services: RefCell::default(),
         })
@@ -143,10 +143,15 @@ impl Listener {
     }
 
     /// Applies these settings; connections use them from their next request.
-    pub(crate) fn update(&self, settings: ListenerSettings, pool: Rc<GroupPool>, others: Vec<Rc<GroupPool>>) {
+    pub(crate) fn update(
+        &self,
+        settings: ListenerSettings,
+        pool: Rc<GroupPool>,
+        alternate_pools: Vec<Rc<GroupPool>>,
+    ) {
         *self.settings.borrow_mut() = Rc::new(settings);
         *self.pool.borrow_mut() = pool;
-        self.set_alternates(others);
+        self.set_alternates(alternate_pools);
         self.xds.notify_clients();
     }
 
@@ -162,42 +167,42 @@ impl Listener {
 
     /// Returns the pool of a group that clients may request here.
     pub(crate) fn pool_of(&self, group: &str) -> Option<Rc<GroupPool>> {
-        let own = self.pool();
-        if *own.group.name == *group { Some(own) } else { Some(self.alternate(group)?.pool()) }
+        let pool = self.pool();
+        if *pool.group.name == *group { Some(pool) } else { Some(self.alternate(group)?.pool()) }
     }
 
     /// Returns all groups that clients may request here.
     pub(crate) fn groups(&self) -> Vec<Arc<str>> {
-        let own = Arc::clone(&self.pool().group.name);
-        std::iter::once(own).chain(self.alternates.borrow().keys().map(Arc::clone)).collect()
+        let group = Arc::clone(&self.pool().group.name);
+        std::iter::once(group).chain(self.alternates.borrow().keys().map(Arc::clone)).collect()
     }
 
-    fn set_alternates(&self, others: Vec<Rc<GroupPool>>) {
-        let mut before = self.alternates.take();
-        let mut branches = BTreeMap::new();
-        for pool in others {
+    fn set_alternates(&self, alternate_pools: Vec<Rc<GroupPool>>) {
+        let mut previous = self.alternates.take();
+        let mut alternates = BTreeMap::new();
+        for pool in alternate_pools {
             let name = Arc::clone(&pool.group.name);
             let settings = ListenerSettings { group: Arc::clone(&name), ..(*self.settings()).clone() };
-            let branch = match before.remove(&name) {
-                Some(branch) => {
-                    branch.update(settings, pool, Vec::new());
-                    branch
+            let alternate = match previous.remove(&name) {
+                Some(alternate) => {
+                    alternate.update(settings, pool, Vec::new());
+                    alternate
                 }
                 None => Self::without_alternates(Arc::clone(&self.shared), self.core, settings, pool),
             };
-            branches.insert(name, branch);
+            alternates.insert(name, alternate);
         }
         // Connections by a name that was removed end between two requests.
-        before.into_values().for_each(|gone| gone.close());
-        *self.alternates.borrow_mut() = branches;
+        previous.into_values().for_each(|removed| removed.close());
+        *self.alternates.borrow_mut() = alternates;
     }
 
     /// Closes the listener: it accepts nothing more.
     pub(crate) fn close(&self) {
-        self.alternates.borrow().values().for_each(|branch| branch.close());
+        self.alternates.borrow().values().for_each(|alternate| alternate.close());
         self.closed.set(true);
-        self.close.notify_waiters();
-        self.close.notify_one();
+        self.close_signal.notify_waiters();
+        self.close_signal.notify_one();
     }
 
     /// Closes the listener, and leaves the waiting clients to another process.
@@ -217,7 +222,7 @@ impl Listener {
     /// Completes when the listener is closed.
     pub(crate) async fn until_closed(&self) {
         if !self.closed.get() {
-            self.close.notified().await;
+            self.close_signal.notified().await;
         }
     }
 
@@ -235,11 +240,11 @@ pub(crate) struct ConnectionGuard<G = ConnectionPermit> {
 impl ConnectionGuard {
     /// Admits a connection; `None` if there are too many.
     pub(crate) fn enter(core: &ThreadContext, listener: &Rc<Listener>) -> Option<Self> {
-        let Some(guest) = core.limits.admit() else {
+        let Some(permit) = core.limits.admit() else {
             listener.counters().refused.add(1);
             return None;
         };
-        Some(Self::begin(listener, guest))
+        Some(Self::begin(listener, permit))
     }
 }
 
@@ -252,10 +257,10 @@ impl ConnectionGuard<FlowPermit> {
 }
 
 impl<G> ConnectionGuard<G> {
-    fn begin(listener: &Rc<Listener>, guest: G) -> Self {
+    fn begin(listener: &Rc<Listener>, permit: G) -> Self {
         listener.counters().accepted.add(1);
         listener.counters().open.add(1);
-        Self { listener: Rc::clone(listener), _permit: guest }
+        Self { listener: Rc::clone(listener), _permit: permit }
     }
 }
 

@@ -174,9 +174,9 @@ impl ListenerSettings {
 
     /// Returns `true` if clients may reach this group here.
     pub fn leads_to(&self, group: &str) -> bool {
-        let named = |tls: &ListenerTls| tls.groups.values().any(|named| **named == *group);
-        let other = || self.others.iter().any(|other| **other == *group);
-        *self.group == *group || other() || self.tls.as_ref().is_some_and(named)
+        let leads_by_name = |tls: &ListenerTls| tls.groups.values().any(|named| **named == *group);
+        let is_alternate = || self.others.iter().any(|other| **other == *group);
+        *self.group == *group || is_alternate() || self.tls.as_ref().is_some_and(leads_by_name)
     }
 
     /// Returns `true` if a client's connection may be upgraded to the protocol with this name.
@@ -186,8 +186,8 @@ impl ListenerSettings {
 
     /// Returns all groups that clients may reach here.
     pub(crate) fn reachable_groups(&self) -> impl Iterator<Item = &Arc<str>> {
-        let named = self.tls.iter().flat_map(|tls| tls.groups.values());
-        std::iter::once(&self.group).chain(&self.others).chain(named)
+        let tls_groups = self.tls.iter().flat_map(|tls| tls.groups.values());
+        std::iter::once(&self.group).chain(&self.others).chain(tls_groups)
     }
 
     /// Returns `true` if all traffic from here to members is requests, which end by themselves.
@@ -372,16 +372,16 @@ impl IiopSettings {
     }
 
     /// Returns the member's key of the object that is requested by this key; `None` if it is the same.
-    pub(crate) fn key_at(&self, member: &str, asked: Option<&[u8]>) -> Option<&[u8]> {
+    pub(crate) fn key_at(&self, member: &str, requested_key: Option<&[u8]>) -> Option<&[u8]> {
         let object = match self.key {
             Some(_) => self.objects.get(member),
-            None => self.objects.values().next().filter(|_| self.is_former(asked)),
+            None => self.objects.values().next().filter(|_| self.is_former(requested_key)),
         };
         object.map(CorbaObject::key)
     }
 
     fn is_former(&self, key: Option<&[u8]>) -> bool {
-        self.former.iter().any(|former| key == Some(former))
+        self.former.iter().any(|candidate| key == Some(candidate))
     }
 }
 
@@ -413,13 +413,13 @@ impl CorbaObject {
 impl GroupSettings {
     /// Returns the interval of reading complete load reports, if they are used.
     pub(crate) fn sample_interval(&self) -> Option<Duration> {
-        let usage = self.spec.strategy.reads_usage.then_some(SAMPLE);
-        self.sample_reports.or(usage)
+        let usage_interval = self.spec.strategy.reads_usage.then_some(USAGE_SAMPLE_INTERVAL);
+        self.sample_reports.or(usage_interval)
     }
 }
 
 /// The interval if only the strategy uses them.
-const SAMPLE: Duration = Duration::from_millis(250);
+const USAGE_SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The settings of this process as the side-car of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -109,8 +109,8 @@ pub(crate) fn pool_with_member(
     let plan = analyzer.plan(Time(0)).expect("the first");
     let records =
         analyzer.members().map(|(id, _, vitals)| MemberRecord::new(id, Arc::clone(vitals), 1)).collect();
-    let (said, heard) = mpsc::channel(100);
-    let wires = ControlChannels { failures: mpsc::channel(1).0, reports: said, events: mpsc::channel(1).0 };
+    let (reports, report_receiver) = mpsc::channel(100);
+    let channels = ControlChannels { failures: mpsc::channel(1).0, reports, events: mpsc::channel(1).0 };
     let group = SharedGroup::new(
         PublishedPlan {
             plan,
@@ -121,10 +121,10 @@ pub(crate) fn pool_with_member(
             settings,
         },
         1,
-        wires,
+        channels,
         &HostMeter::new(Time(0)),
     );
-    (core.pool(&group), heard)
+    (core.pool(&group), report_receiver)
 }
 
 /// Returns an HTTP listener for a core's pool.
@@ -156,12 +156,12 @@ pub(crate) fn listener(core: &ThreadContext, pool: Rc<GroupPool>) -> Rc<Listener
 }
 
 /// Runs a future on a core with timers; it must end within a minute.
-pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<ThreadContext>) -> F) -> F::Output {
+pub(crate) fn run<F: Future>(test: impl FnOnce(Rc<ThreadContext>) -> F) -> F::Output {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     runtime.expect("a runtime").block_on(async {
         let clock = Clock::start();
         let core = worker::start_context(0, clock, ResourceLimits::new(10, 100, 1 << 30)).expect("a core");
-        tokio::time::timeout(Duration::from_secs(60), work(core)).await.expect("it ends")
+        tokio::time::timeout(Duration::from_secs(60), test(core)).await.expect("it ends")
     })
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn trip(core: &ThreadContext) -> InFlight {
 /// Returns an in-flight guard for the member of an existing pool.
 pub(crate) fn in_flight_of(pool: &Rc<GroupPool>) -> InFlight {
     match pool.admit(0, 0, Time(0), &[], WorkKind::Session) {
-        AdmissionOutcome::Admitted(trip) => trip,
+        AdmissionOutcome::Admitted(in_flight) => in_flight,
         AdmissionOutcome::Full | AdmissionOutcome::Overloaded | AdmissionOutcome::NoCandidate => {
             panic!("no member")
         }

@@ -36,7 +36,7 @@ use crate::{ListenerSettings, Protocol};
 /// The number of orders that may wait for a worker.
 const COMMAND_QUEUE: usize = 4096;
 /// The interval of checking idle connections.
-const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An order to a worker. Listeners are identified by the control plane's numbers.
 pub(crate) enum WorkerCommand {
@@ -61,7 +61,7 @@ pub(crate) enum WorkerCommand {
     /// when it is done.
     Vacate {
         port: u16,
-        done: std_mpsc::Sender<()>,
+        released: std_mpsc::Sender<()>,
     },
     /// Sets the groups in force.
     Groups(Arc<[Arc<str>]>),
@@ -86,9 +86,9 @@ pub(crate) enum WorkerCommand {
 /// The groups that a listener leads to.
 #[derive(Clone)]
 pub(crate) struct ListenerGroups {
-    pub(crate) own: Arc<SharedGroup>,
+    pub(crate) default: Arc<SharedGroup>,
     /// The groups by the name that clients request (TLS, xDS).
-    pub(crate) named: Arc<[Arc<SharedGroup>]>,
+    pub(crate) alternates: Arc<[Arc<SharedGroup>]>,
 }
 
 /// The control plane's handle of a worker.
@@ -105,25 +105,25 @@ impl WorkerHandle {
     pub(crate) fn start(
         index: usize,
         clock: Clock,
-        census: Arc<ResourceLimits>,
+        limits: Arc<ResourceLimits>,
         cpu: Option<usize>,
     ) -> io::Result<Self> {
-        let (orders, inbox) = mpsc::channel(COMMAND_QUEUE);
+        let (commands, inbox) = mpsc::channel(COMMAND_QUEUE);
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
             if let Some(cpu) = cpu {
                 pin_to(cpu);
             }
             match Builder::new_current_thread().enable_io().build_local(LocalOptions::default()) {
-                Ok(runtime) => runtime.block_on(run(index, clock, census, inbox)),
+                Ok(runtime) => runtime.block_on(run(index, clock, limits, inbox)),
                 Err(error) => tracing::error!("worker {index}: {error}"),
             }
         })?;
-        Ok(Self { commands: orders, thread })
+        Ok(Self { commands, thread })
     }
 
     /// Sends an order; returns `false` if the worker has ended or is far behind.
-    pub(crate) fn send(&self, order: WorkerCommand) -> bool {
-        self.commands.try_send(order).is_ok()
+    pub(crate) fn send(&self, command: WorkerCommand) -> bool {
+        self.commands.try_send(command).is_ok()
     }
 
     pub(crate) fn join(self) {
@@ -136,8 +136,8 @@ impl WorkerHandle {
 /// Returns the processors that this process may use, if there is one for each of the workers.
 pub(crate) fn processors(workers: usize) -> Option<Vec<usize>> {
     let allowed = rustix::thread::sched_getaffinity(None).ok()?;
-    let list: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
-    (workers > 1 && list.len() >= workers).then_some(list)
+    let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    (workers > 1 && cpus.len() >= workers).then_some(cpus)
 }
 
 fn pin_to(cpu: usize) {
@@ -150,10 +150,10 @@ fn pin_to(cpu: usize) {
 async fn run(
     index: usize,
     clock: Clock,
-    census: Arc<ResourceLimits>,
+    limits: Arc<ResourceLimits>,
     mut inbox: mpsc::Receiver<WorkerCommand>,
 ) {
-    let core = match start_context(index, clock, census) {
+    let core = match start_context(index, clock, limits) {
         Ok(core) => core,
         Err(error) => return tracing::error!("worker {index}: {error}"),
     };
@@ -161,14 +161,14 @@ async fn run(
     let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
     // Datagram services whose listeners are closed while there are flows.
     let mut closing: Vec<Weak<udp::UdpService>> = Vec::new();
-    while let Some(order) = inbox.recv().await {
-        match order {
-            WorkerCommand::Listen { id, shared: door, sockets, settings, groups } => {
+    while let Some(command) = inbox.recv().await {
+        match command {
+            WorkerCommand::Listen { id, shared, sockets, settings, groups } => {
                 let protocol = settings.protocol;
-                let (pool, others) = pools_of(&core, &groups);
-                let listener = Listener::new(door, index, settings, pool, others);
-                for (socket, lent) in sockets {
-                    if let Err(error) = open(&core, &listener, protocol, socket, lent) {
+                let (pool, alternates) = pools_of(&core, &groups);
+                let listener = Listener::new(shared, index, settings, pool, alternates);
+                for (socket, flows) in sockets {
+                    if let Err(error) = open(&core, &listener, protocol, socket, flows) {
                         tracing::error!("{}: {error}", listener.shared.address);
                     }
                 }
@@ -176,8 +176,8 @@ async fn run(
             }
             WorkerCommand::Update { id, settings, groups } => {
                 if let Some(listener) = listeners.get(&id) {
-                    let (pool, others) = pools_of(&core, &groups);
-                    listener.update(settings, pool, others);
+                    let (pool, alternates) = pools_of(&core, &groups);
+                    listener.update(settings, pool, alternates);
                 }
             }
             WorkerCommand::Close { id } => {
@@ -188,13 +188,13 @@ async fn run(
                     closing.append(&mut listener.services.borrow_mut());
                 }
             }
-            WorkerCommand::Vacate { port, done: heir } => closing
+            WorkerCommand::Vacate { port, released } => closing
                 .iter()
                 .filter_map(Weak::upgrade)
                 .filter(|service| service.port() == port)
-                .for_each(|service| service.release_address(heir.clone())),
+                .for_each(|service| service.release_address(released.clone())),
             WorkerCommand::Groups(names) => {
-                core.retain_pools(|name| names.iter().any(|kept| **kept == *name))
+                core.retain_pools(|name| names.iter().any(|candidate| **candidate == *name))
             }
             WorkerCommand::AccessLog(sender) => {
                 core.access_log.connect(sender);
@@ -205,24 +205,24 @@ async fn run(
                 core.update_recording();
             }
             WorkerCommand::Lend(reply) => {
-                let of = |(id, listener): (&u64, &Rc<Listener>)| {
+                let lend_flows = |(id, listener): (&u64, &Rc<Listener>)| {
                     let (id, cores) = (*id, listener.shared.counts.len());
                     let services = listener.services.borrow();
-                    let lent = services.iter().enumerate().filter_map(|(nth, service)| {
+                    let flows = services.iter().enumerate().filter_map(|(position, service)| {
                         // As in the distribution of sockets.
-                        let place = index + nth * cores;
+                        let socket_index = index + position * cores;
                         Some(
                             service
                                 .upgrade()?
                                 .hand_off_flows()
                                 .into_iter()
-                                .map(move |lent| (id, place, lent)),
+                                .map(move |flow| (id, socket_index, flow)),
                         )
                     });
-                    lent.flatten().collect::<Vec<_>>()
+                    flows.flatten().collect::<Vec<_>>()
                 };
                 // The requester may have given up.
-                let _ = reply.send(listeners.iter().flat_map(of).collect());
+                let _ = reply.send(listeners.iter().flat_map(lend_flows).collect());
             }
             WorkerCommand::TakeBack => {
                 for listener in listeners.values() {
@@ -234,12 +234,12 @@ async fn run(
                         .for_each(|service| service.resume_flows());
                 }
             }
-            WorkerCommand::Stop { idle_grace: parting, handed_off: left } => {
+            WorkerCommand::Stop { idle_grace, handed_off } => {
                 core.stopping.set(true);
-                core.idle_grace.set(parting);
+                core.idle_grace.set(idle_grace);
                 listeners
                     .values()
-                    .for_each(|listener| if left { listener.hand_off() } else { listener.close() });
+                    .for_each(|listener| if handed_off { listener.hand_off() } else { listener.close() });
                 core.wheel.wake_all();
             }
             WorkerCommand::MeasureLag(meter) => meter.answer(index, clock.now()),
@@ -254,24 +254,24 @@ async fn run(
 pub(crate) fn start_context(
     index: usize,
     clock: Clock,
-    census: Arc<ResourceLimits>,
+    limits: Arc<ResourceLimits>,
 ) -> io::Result<Rc<ThreadContext>> {
-    let core = ThreadContext::new(index, clock, census)?;
-    let (alarm, bell) = (TimerFd::new(clock)?, ReactorWakeup::new(Rc::clone(&core.sessions.readiness))?);
+    let core = ThreadContext::new(index, clock, limits)?;
+    let (timer_fd, wakeup) = (TimerFd::new(clock)?, ReactorWakeup::new(Rc::clone(&core.sessions.readiness))?);
     let sessions = Rc::clone(&core.sessions);
-    let round = async move || {
+    let complete_round = async move || {
         sessions.complete_round().await;
         // After the sockets that tokio watches were polled, too, and the tasks that were woken by then have
         // run.
         tokio::task::yield_now().await;
     };
-    tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm, round));
-    tokio::task::spawn_local(Rc::clone(&core.sessions).drive(bell));
+    tokio::task::spawn_local(Rc::clone(&core.wheel).drive(timer_fd, complete_round));
+    tokio::task::spawn_local(Rc::clone(&core.sessions).drive(wakeup));
     Ok(core)
 }
 
 fn pools_of(core: &ThreadContext, groups: &ListenerGroups) -> (Rc<GroupPool>, Vec<Rc<GroupPool>>) {
-    (core.pool(&groups.own), groups.named.iter().map(|group| core.pool(group)).collect())
+    (core.pool(&groups.default), groups.alternates.iter().map(|group| core.pool(group)).collect())
 }
 
 fn open(
@@ -279,16 +279,16 @@ fn open(
     listener: &Rc<Listener>,
     protocol: Protocol,
     socket: Socket,
-    lent: Vec<ResumableFlow>,
+    flows: Vec<ResumableFlow>,
 ) -> io::Result<()> {
     match protocol {
         Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream | Protocol::Xds => {
-            let entrance = ListenSocket::new(&core.sessions.readiness, socket.into());
-            tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), entrance));
+            let listen_socket = ListenSocket::new(&core.sessions.readiness, socket.into());
+            tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), listen_socket));
         }
         Protocol::Udp => {
             let socket = UdpSocket::from_std(socket.into())?;
-            tokio::task::spawn_local(udp::serve(Rc::clone(core), Rc::clone(listener), socket, lent));
+            tokio::task::spawn_local(udp::serve(Rc::clone(core), Rc::clone(listener), socket, flows));
         }
         Protocol::Dns => {
             let socket = UdpSocket::from_std(socket.into())?;
@@ -300,7 +300,7 @@ fn open(
 
 async fn sweep(core: Rc<ThreadContext>) {
     loop {
-        core.wheel.sleep(SWEEP).await;
+        core.wheel.sleep(SWEEP_INTERVAL).await;
         core.sweep();
         core.access_log.flush();
         core.tracer.flush();

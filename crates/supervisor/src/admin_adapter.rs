@@ -16,7 +16,7 @@ pub(super) enum SupervisorCommand {
     /// An act on a process.
     Act {
         process: String,
-        act: ProcessCommand,
+        command: ProcessCommand,
         reply: oneshot::Sender<Result<ProcessStatus, ProcessActionError>>,
     },
     /// A reload of the file.
@@ -27,7 +27,7 @@ pub(super) enum SupervisorCommand {
 
 /// The adapter between the admin plane and the Supervisor.
 pub(super) struct SupervisorAdmin {
-    published: Mutex<SupervisorStatus>,
+    published_status: Mutex<SupervisorStatus>,
     commands: mpsc::Sender<SupervisorCommand>,
     command_lines: CommandLines,
 }
@@ -35,8 +35,8 @@ pub(super) struct SupervisorAdmin {
 impl SupervisorAdmin {
     /// Returns an empty adapter, and the receiver of its commands.
     pub(super) fn new(command_lines: CommandLines) -> (Arc<Self>, mpsc::Receiver<SupervisorCommand>) {
-        let (asked, inbox) = mpsc::channel(COMMAND_CAPACITY);
-        (Arc::new(Self { published: Mutex::default(), commands: asked, command_lines }), inbox)
+        let (commands, inbox) = mpsc::channel(COMMAND_CAPACITY);
+        (Arc::new(Self { published_status: Mutex::default(), commands, command_lines }), inbox)
     }
 
     /// Returns the knowledge of command lines.
@@ -45,19 +45,19 @@ impl SupervisorAdmin {
     }
 
     /// Sets the state to show from now on.
-    pub(super) fn publish(&self, household: SupervisorStatus) {
-        *self.published() = household;
+    pub(super) fn publish(&self, supervisor_status: SupervisorStatus) {
+        *self.published() = supervisor_status;
     }
 
     fn published(&self) -> MutexGuard<'_, SupervisorStatus> {
-        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+        self.published_status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands a command on and waits for its result; `None` if the Supervisor has ended.
-    fn request<T>(&self, asked: impl FnOnce(oneshot::Sender<T>) -> SupervisorCommand) -> Option<T> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.blocking_send(asked(reply)).ok()?;
-        answer.blocking_recv().ok()
+    fn request<T>(&self, build_command: impl FnOnce(oneshot::Sender<T>) -> SupervisorCommand) -> Option<T> {
+        let (reply, reply_receiver) = oneshot::channel();
+        self.commands.blocking_send(build_command(reply)).ok()?;
+        reply_receiver.blocking_recv().ok()
     }
 }
 
@@ -67,20 +67,20 @@ impl plimsoll_admin::SupervisorBackend for SupervisorAdmin {
     }
 
     fn detailed_status(&self) -> SupervisorStatus {
-        let mut household = self.status();
+        let mut supervisor_status = self.status();
         // All are asked at once, so that one that does not answer delays no other.
         thread::scope(|scope| {
-            for process in household.processes.iter_mut().filter(|process| process.pid.is_some()) {
+            for process in supervisor_status.processes.iter_mut().filter(|process| process.pid.is_some()) {
                 scope.spawn(|| process.says = (self.command_lines.self_status)(&process.command));
             }
         });
-        household
+        supervisor_status
     }
 
-    fn perform(&self, process: &str, act: ProcessCommand) -> Result<ProcessStatus, ProcessActionError> {
+    fn perform(&self, process: &str, command: ProcessCommand) -> Result<ProcessStatus, ProcessActionError> {
         let process = process.to_owned();
-        let told = self.request(|reply| SupervisorCommand::Act { process, act, reply });
-        told.unwrap_or_else(|| Err(ProcessActionError::Impossible(SUPERVISOR_ENDED.into())))
+        let result = self.request(|reply| SupervisorCommand::Act { process, command, reply });
+        result.unwrap_or_else(|| Err(ProcessActionError::Impossible(SUPERVISOR_ENDED.into())))
     }
 
     fn reload(&self) -> Result<Vec<String>, String> {

@@ -22,8 +22,8 @@ pub(super) fn unix_ms() -> u64 {
 
 /// Returns random bits, for pauses.
 pub(super) fn random_bits() -> u64 {
-    let mut bits = [0; 8];
+    let mut bytes = [0; 8];
     // Without random bits pauses are longest.
-    let _ = getrandom(&mut bits, GetRandomFlags::empty());
-    u64::from_ne_bytes(bits)
+    let _ = getrandom(&mut bytes, GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
 }

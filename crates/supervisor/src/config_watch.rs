@@ -20,11 +20,11 @@ pub(super) struct FileFingerprint([i64; 5]);
 impl FileFingerprint {
     /// Returns the present print.
     pub(super) fn of(file: &Path) -> Self {
-        let of = |data: fs::Metadata| {
+        let fingerprint = |data: fs::Metadata| {
             let size = i64::try_from(data.len()).unwrap_or(i64::MAX);
             Self([data.dev() as i64, data.ino() as i64, data.mtime(), data.mtime_nsec(), size])
         };
-        fs::metadata(file).map(of).unwrap_or_default()
+        fs::metadata(file).map(fingerprint).unwrap_or_default()
     }
 }
 
@@ -47,24 +47,24 @@ impl ConfigWatch {
 
     /// Watches the folders of these files, and no others.
     pub(super) fn watch_files<'f>(&mut self, files: impl Iterator<Item = &'f Path>) {
-        let mut wanted: Vec<PathBuf> = files.map(folder).collect();
-        wanted.sort();
-        wanted.dedup();
+        let mut watched_folders: Vec<PathBuf> = files.map(folder).collect();
+        watched_folders.sort();
+        watched_folders.dedup();
         let inotify = self.inotify.get_ref();
-        self.folders.retain(|(folder, number)| {
-            let stays = wanted.contains(folder);
-            if !stays {
-                let _ = inotify::remove_watch(inotify, *number);
+        self.folders.retain(|(folder, watch_descriptor)| {
+            let is_watched = watched_folders.contains(folder);
+            if !is_watched {
+                let _ = inotify::remove_watch(inotify, *watch_descriptor);
             }
-            stays
+            is_watched
         });
-        for folder in wanted {
-            if self.folders.iter().any(|(known, _)| *known == folder) {
+        for folder in watched_folders {
+            if self.folders.iter().any(|(watched_folder, _)| *watched_folder == folder) {
                 continue;
             }
             let events = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::CREATE;
             match inotify::add_watch(inotify, &folder, events) {
-                Ok(number) => self.folders.push((folder, number)),
+                Ok(watch_descriptor) => self.folders.push((folder, watch_descriptor)),
                 Err(error) => tracing::warn!("cannot watch {}: {error}", folder.display()),
             }
         }
@@ -73,15 +73,15 @@ impl ConfigWatch {
     /// Returns when something happened in one of the folders.
     pub(super) async fn changed(&mut self) {
         loop {
-            let Ok(mut ready) = self.inotify.readable().await else { return std::future::pending().await };
+            let Ok(mut guard) = self.inotify.readable().await else { return std::future::pending().await };
             let mut buffer = [MaybeUninit::uninit(); 4096];
             let mut reader = Reader::new(self.inotify.get_ref(), &mut buffer);
-            let mut any = false;
+            let mut is_relevant = false;
             while reader.next().is_ok() {
-                any = true;
+                is_relevant = true;
             }
-            ready.clear_ready();
-            if any {
+            guard.clear_ready();
+            if is_relevant {
                 return;
             }
         }
@@ -102,43 +102,43 @@ mod tests {
     use super::*;
 
     /// Takes events until there are no more.
-    async fn rest(watch: &mut ConfigWatch) {
-        while timeout(Duration::from_millis(50), watch.changed()).await.is_ok() {}
+    async fn drain_events(config_watch: &mut ConfigWatch) {
+        while timeout(Duration::from_millis(50), config_watch.changed()).await.is_ok() {}
     }
 
     #[tokio::test]
     async fn a_change_is_noticed_however_it_is_made() {
-        let place = std::env::temp_dir().join(format!("plimsoll-watch-{}", std::process::id()));
-        fs::create_dir_all(&place).unwrap();
-        let file = place.join("a.toml");
-        let mut watch = ConfigWatch::new().unwrap();
-        watch.watch_files([&*file].into_iter());
-        let mut before = FileFingerprint::of(&file);
-        assert_eq!(before, FileFingerprint::default());
+        let folder_path = std::env::temp_dir().join(format!("plimsoll-watch-{}", std::process::id()));
+        fs::create_dir_all(&folder_path).unwrap();
+        let file = folder_path.join("a.toml");
+        let mut config_watch = ConfigWatch::new().unwrap();
+        config_watch.watch_files([&*file].into_iter());
+        let mut fingerprint = FileFingerprint::of(&file);
+        assert_eq!(fingerprint, FileFingerprint::default());
         let steps: [&dyn Fn(); 3] = [
             &|| fs::write(&file, "one").unwrap(),
             &|| {
-                fs::write(place.join("new"), "another").unwrap();
-                fs::rename(place.join("new"), &file).unwrap();
+                fs::write(folder_path.join("new"), "another").unwrap();
+                fs::rename(folder_path.join("new"), &file).unwrap();
             },
             &|| {
-                fs::write(place.join("b"), "linked to").unwrap();
+                fs::write(folder_path.join("b"), "linked to").unwrap();
                 fs::remove_file(&file).unwrap();
                 std::os::unix::fs::symlink("b", &file).unwrap();
             },
         ];
         for step in steps {
             step();
-            timeout(Duration::from_secs(60), watch.changed()).await.expect("an event");
-            rest(&mut watch).await;
-            assert_ne!(FileFingerprint::of(&file), before);
-            before = FileFingerprint::of(&file);
+            timeout(Duration::from_secs(60), config_watch.changed()).await.expect("an event");
+            drain_events(&mut config_watch).await;
+            assert_ne!(FileFingerprint::of(&file), fingerprint);
+            fingerprint = FileFingerprint::of(&file);
         }
-        watch.watch_files([].into_iter());
+        config_watch.watch_files([].into_iter());
         // The end of the watch is an event, too.
-        rest(&mut watch).await;
+        drain_events(&mut config_watch).await;
         fs::write(&file, "nobody looks").unwrap();
-        assert!(timeout(Duration::from_millis(50), watch.changed()).await.is_err());
-        fs::remove_dir_all(place).unwrap();
+        assert!(timeout(Duration::from_millis(50), config_watch.changed()).await.is_err());
+        fs::remove_dir_all(folder_path).unwrap();
     }
 }

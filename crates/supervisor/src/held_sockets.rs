@@ -35,7 +35,7 @@ pub(super) struct SocketRequest {
 /// Sockets that are held for one process and its successors.
 #[derive(Debug, Default)]
 pub(super) struct HeldSockets {
-    set: SocketSet,
+    socket_set: SocketSet,
     /// The time until which they are held, if no process serves.
     expires_at: Option<Time>,
 }
@@ -43,22 +43,22 @@ pub(super) struct HeldSockets {
 impl HeldSockets {
     /// Returns copies for the next process.
     pub(super) fn copies(&self) -> SocketSet {
-        self.set.try_clone().unwrap_or_else(|error| {
+        self.socket_set.try_clone().unwrap_or_else(|error| {
             tracing::warn!("listening sockets cannot be copied: {error}");
             SocketSet::default()
         })
     }
 
     /// Holds these in place of those before; returns their number.
-    pub(super) fn replace(&mut self, set: SocketSet) -> usize {
-        *self = Self { set, expires_at: None };
-        self.set.len()
+    pub(super) fn replace(&mut self, socket_set: SocketSet) -> usize {
+        *self = Self { socket_set, expires_at: None };
+        self.socket_set.len()
     }
 
     /// Sets the time until which they are held, as no process serves any more. An earlier call's time stays.
-    pub(super) fn expire_at(&mut self, until: Time) {
-        if self.set.len() > 0 {
-            self.expires_at.get_or_insert(until);
+    pub(super) fn expire_at(&mut self, expires_at: Time) {
+        if self.socket_set.len() > 0 {
+            self.expires_at.get_or_insert(expires_at);
         }
     }
 
@@ -69,11 +69,11 @@ impl HeldSockets {
 
     /// Closes them if their time is over; returns `true` if it did.
     pub(super) fn close_expired(&mut self, now: Time) -> bool {
-        let over = self.expires_at.is_some_and(|until| until <= now);
-        if over {
+        let is_expired = self.expires_at.is_some_and(|expires_at| expires_at <= now);
+        if is_expired {
             self.close();
         }
-        over
+        is_expired
     }
 
     /// Closes them.
@@ -86,7 +86,7 @@ impl HeldSockets {
 ///
 /// # Errors
 /// Fails if the path cannot be bound.
-pub(super) fn listen(path: &Path, tell: mpsc::Sender<SocketRequest>) -> io::Result<()> {
+pub(super) fn listen(path: &Path, request_sender: mpsc::Sender<SocketRequest>) -> io::Result<()> {
     match fs::remove_file(path) {
         // Only one Supervisor has the control socket beside it: an existing file is of one that has ended.
         Ok(()) => {}
@@ -98,17 +98,17 @@ pub(super) fn listen(path: &Path, tell: mpsc::Sender<SocketRequest>) -> io::Resu
     fs::File::from(socket.as_fd().try_clone_to_owned()?)
         .set_permissions(fs::Permissions::from_mode(0o600))?;
     socket.bind(path)?;
-    tokio::spawn(accept(socket.listen(BACKLOG)?, tell));
+    tokio::spawn(accept(socket.listen(BACKLOG)?, request_sender));
     Ok(())
 }
 
-async fn accept(listener: UnixListener, tell: mpsc::Sender<SocketRequest>) {
-    let places = Arc::new(());
+async fn accept(listener: UnixListener, request_sender: mpsc::Sender<SocketRequest>) {
+    let connection_tracker = Arc::new(());
     loop {
         match listener.accept().await {
-            Ok((stream, _)) if Arc::strong_count(&places) <= MAX_CONNECTIONS => {
-                let place = Arc::clone(&places);
-                if let Err(error) = serve_connection(stream, tell.clone(), place) {
+            Ok((stream, _)) if Arc::strong_count(&connection_tracker) <= MAX_CONNECTIONS => {
+                let connection_guard = Arc::clone(&connection_tracker);
+                if let Err(error) = serve_connection(stream, request_sender.clone(), connection_guard) {
                     tracing::warn!("a process that has sockets to be held is not heard: {error}");
                 }
             }
@@ -122,19 +122,23 @@ async fn accept(listener: UnixListener, tell: mpsc::Sender<SocketRequest>) {
 }
 
 /// Serves one process in a thread of its own, as sockets are received by calls that wait.
-fn serve_connection(stream: UnixStream, tell: mpsc::Sender<SocketRequest>, place: Arc<()>) -> io::Result<()> {
+fn serve_connection(
+    stream: UnixStream,
+    request_sender: mpsc::Sender<SocketRequest>,
+    connection_guard: Arc<()>,
+) -> io::Result<()> {
     let peer = stream.peer_cred()?;
-    let own = rustix::process::geteuid().as_raw();
-    let Some(pid) = peer.pid().filter(|_| [0, own].contains(&peer.uid())) else {
+    let user_id = rustix::process::geteuid().as_raw();
+    let Some(pid) = peer.pid().filter(|_| [0, user_id].contains(&peer.uid())) else {
         return Err(io::Error::other(format!("it is of user {}", peer.uid())));
     };
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
     thread::Builder::new().name("holder".into()).spawn(move || {
-        let _place = place;
-        let grant = |wish| {
+        let _connection_guard = connection_guard;
+        let grant = |request| {
             let (reply, answered) = oneshot::channel();
-            tell.blocking_send(SocketRequest { pid, request: wish, reply }).ok()?;
+            request_sender.blocking_send(SocketRequest { pid, request, reply }).ok()?;
             answered.blocking_recv().ok()
         };
         if let Err(error) = serve_requests(stream, grant) {

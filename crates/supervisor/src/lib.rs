@@ -92,12 +92,12 @@ struct Supervisor {
     /// Whether its log is JSON.
     json: bool,
     processes: Vec<SupervisedProcess>,
-    exits: mpsc::Receiver<ProcessExit>,
+    exit_receiver: mpsc::Receiver<ProcessExit>,
     /// The sender for the watchers of processes.
     exit_sender: mpsc::Sender<ProcessExit>,
     commands: mpsc::Receiver<SupervisorCommand>,
     /// The requests of balancers about their sockets; and the sender for the threads that receive them.
-    socket_requests: mpsc::Receiver<SocketRequest>,
+    socket_request_receiver: mpsc::Receiver<SocketRequest>,
     socket_request_sender: mpsc::Sender<SocketRequest>,
     /// The socket for balancers, if there is one.
     holder_path: Option<PathBuf>,
@@ -105,11 +105,11 @@ struct Supervisor {
     /// The rights of clients over TLS.
     rules: Arc<ActiveRules>,
     audit: Option<Arc<AuditLog>>,
-    watch: ConfigWatch,
+    config_watch: ConfigWatch,
     reload_error: Option<String>,
     started_unix_ms: u64,
     /// The children to end; set once the Supervisor is to end.
-    ending: Option<ShutdownMode>,
+    shutdown_mode: Option<ShutdownMode>,
     /// The number of children started so far, which identifies the child that ended.
     children_started: u64,
     /// The last state written, and the last notification of systemd.
@@ -149,42 +149,42 @@ impl Supervisor {
         path: PathBuf,
         file: SuperviseFile,
         json: bool,
-        (desk, asked): (Arc<SupervisorAdmin>, mpsc::Receiver<SupervisorCommand>),
+        (admin, commands): (Arc<SupervisorAdmin>, mpsc::Receiver<SupervisorCommand>),
         rules: Arc<ActiveRules>,
         audit: Option<Arc<AuditLog>>,
     ) -> io::Result<Self> {
-        let (end, ends) = mpsc::channel(EXIT_CAPACITY);
-        let (tell, told) = mpsc::channel(SOCKET_REQUEST_CAPACITY);
+        let (exit_sender, exit_receiver) = mpsc::channel(EXIT_CAPACITY);
+        let (request_sender, request_receiver) = mpsc::channel(SOCKET_REQUEST_CAPACITY);
         let mut supervisor = Self {
             path,
             program: os_process::program()?,
             json,
             processes: Vec::new(),
-            exits: ends,
-            exit_sender: end,
-            commands: asked,
-            socket_requests: told,
-            socket_request_sender: tell,
+            exit_receiver,
+            exit_sender,
+            commands,
+            socket_request_receiver: request_receiver,
+            socket_request_sender: request_sender,
             holder_path: None,
-            admin: desk,
+            admin,
             rules,
             audit,
-            watch: ConfigWatch::new()?,
+            config_watch: ConfigWatch::new()?,
             reload_error: None,
             started_unix_ms: unix_ms(),
-            ending: None,
+            shutdown_mode: None,
             children_started: 0,
             last_state: String::new(),
             last_status: String::new(),
             file,
         };
         for process in supervisor.file.supervise.processes.clone() {
-            let scribe = supervisor.open_log(&process.name.0)?;
+            let process_log = supervisor.open_log(&process.name.0)?;
             let rules = supervisor.file.rules(&process);
             supervisor.processes.push(SupervisedProcess::new(
                 &process,
                 rules,
-                scribe,
+                process_log,
                 now(),
                 supervisor.admin.command_lines(),
             ));
@@ -200,31 +200,31 @@ impl Supervisor {
     pub(crate) async fn run(mut self, mut signals: SupervisorSignals) -> Result<(), SupervisorError> {
         self.take_over();
         self.accept_balancers();
-        for charge in &mut self.processes {
-            charge.start_if_enabled(now());
+        for supervised in &mut self.processes {
+            supervised.start_if_enabled(now());
         }
         self.process_orders();
         notify_systemd(&[NotifyState::Ready]);
         loop {
             match self.next_event(&mut signals).await {
-                SupervisorEvent::Exited(ended) => self.handle_exit(ended),
-                SupervisorEvent::Command(asked) => self.handle_command(asked),
-                SupervisorEvent::SocketRequest(told) => self.handle_socket_request(told),
+                SupervisorEvent::Exited(exit) => self.handle_exit(exit),
+                SupervisorEvent::Command(command) => self.handle_command(command),
+                SupervisorEvent::SocketRequest(request) => self.handle_socket_request(request),
                 SupervisorEvent::FileChanged => self.check_changed_files(),
                 SupervisorEvent::TimerDue => {
-                    self.processes.iter_mut().for_each(|charge| charge.handle_timeout(now()))
+                    self.processes.iter_mut().for_each(|supervised| supervised.handle_timeout(now()))
                 }
                 SupervisorEvent::HangUp => {
                     let outcome = self.reload();
                     let outcome = outcome.as_ref().map(drop).map_err(String::as_str);
                     audit_signal(self.audit.as_deref(), "SIGHUP", "reload", outcome);
                 }
-                SupervisorEvent::Terminate(signal) if self.ending.is_some() => {
+                SupervisorEvent::Terminate(signal) if self.shutdown_mode.is_some() => {
                     audit_signal(self.audit.as_deref(), signal, "shutdown", Ok(()));
                     self.remove_files();
                     self.processes
                         .iter()
-                        .filter_map(|charge| charge.child.as_ref())
+                        .filter_map(|supervised| supervised.child.as_ref())
                         .for_each(|child| child.kill());
                     return Err(SupervisorError::Interrupted);
                 }
@@ -234,12 +234,14 @@ impl Supervisor {
                 }
             }
             self.process_orders();
-            match self.ending {
+            match self.shutdown_mode {
                 Some(ShutdownMode::Leave) => {
                     tracing::info!("ended; the processes go on");
                     return Ok(());
                 }
-                Some(ShutdownMode::Stop) if self.processes.iter().all(|charge| charge.child.is_none()) => {
+                Some(ShutdownMode::Stop)
+                    if self.processes.iter().all(|supervised| supervised.child.is_none()) =>
+                {
                     self.remove_files();
                     tracing::info!("stopped");
                     return Ok(());
@@ -250,8 +252,8 @@ impl Supervisor {
     }
 
     async fn next_event(&mut self, signals: &mut SupervisorSignals) -> SupervisorEvent {
-        let due = self.processes.iter().filter_map(SupervisedProcess::poll_timeout).min();
-        let pause = due.map(|due| tokio::time::sleep(due.since(now())));
+        let due_at = self.processes.iter().filter_map(SupervisedProcess::poll_timeout).min();
+        let pause = due_at.map(|due_at| tokio::time::sleep(due_at.since(now())));
         let pause = pin!(async {
             match pause {
                 Some(pause) => pause.await,
@@ -260,10 +262,10 @@ impl Supervisor {
         });
         tokio::select! {
             // The channels never end: their senders are held as long as this is.
-            Some(ended) = self.exits.recv() => SupervisorEvent::Exited(ended),
+            Some(ended) = self.exit_receiver.recv() => SupervisorEvent::Exited(ended),
             Some(asked) = self.commands.recv() => SupervisorEvent::Command(asked),
-            Some(told) = self.socket_requests.recv() => SupervisorEvent::SocketRequest(told),
-            () = self.watch.changed() => SupervisorEvent::FileChanged,
+            Some(told) = self.socket_request_receiver.recv() => SupervisorEvent::SocketRequest(told),
+            () = self.config_watch.changed() => SupervisorEvent::FileChanged,
             () = pause => SupervisorEvent::TimerDue,
             _ = signals.hangup.recv() => SupervisorEvent::HangUp,
             _ = signals.terminate.recv() => SupervisorEvent::Terminate("SIGTERM"),
@@ -274,12 +276,12 @@ impl Supervisor {
     /// Takes the sockets of balancers from now on.
     fn accept_balancers(&mut self) {
         let path = self.file.holder_path();
-        let opened = std::path::absolute(&path).and_then(|whole| {
-            held_sockets::listen(&whole, self.socket_request_sender.clone())?;
-            Ok(whole)
+        let result = std::path::absolute(&path).and_then(|absolute_path| {
+            held_sockets::listen(&absolute_path, self.socket_request_sender.clone())?;
+            Ok(absolute_path)
         });
-        match opened {
-            Ok(whole) => self.holder_path = Some(whole),
+        match result {
+            Ok(absolute_path) => self.holder_path = Some(absolute_path),
             Err(error) => tracing::warn!(
                 "{}: {error}; while a balancer that failed is started again its clients are refused",
                 path.display()
@@ -288,12 +290,13 @@ impl Supervisor {
     }
 
     /// Handles a balancer's request for its sockets, or to hold them.
-    fn handle_socket_request(&mut self, SocketRequest { pid, request: wish, reply }: SocketRequest) {
-        let place = self.processes.iter().position(|charge| charge.has_pid(pid));
-        let place = place.or_else(|| self.processes.iter().position(|charge| charge.is_succeeded_by(pid)));
-        if let Some(place) = place {
+    fn handle_socket_request(&mut self, SocketRequest { pid, request, reply }: SocketRequest) {
+        let index = self.processes.iter().position(|supervised| supervised.has_pid(pid));
+        let index =
+            index.or_else(|| self.processes.iter().position(|supervised| supervised.is_succeeded_by(pid)));
+        if let Some(index) = index {
             // The balancer may have ended.
-            let _ = reply.send(self.processes[place].grant_sockets(wish));
+            let _ = reply.send(self.processes[index].grant_sockets(request));
         }
     }
 
@@ -316,50 +319,51 @@ impl Supervisor {
                 return tracing::warn!("cannot read {path}: {error}; processes that still run are not found");
             }
         };
-        for kept in state.processes {
-            let found = self.processes.iter().position(|charge| charge.name == kept.name);
-            let adopted = kept.running.as_ref().and_then(|(identity, launch, _)| {
-                let heir = os_process::find_successor(identity, &launch.command);
-                heir.and_then(os_process::SupervisedChild::adopt)
+        for saved in state.processes {
+            let position = self.processes.iter().position(|supervised| supervised.name == saved.name);
+            let adopted_child = saved.running.as_ref().and_then(|(identity, launch, _)| {
+                let successor = os_process::find_successor(identity, &launch.command);
+                successor
+                    .and_then(os_process::SupervisedChild::adopt)
                     .or_else(|| os_process::SupervisedChild::adopt(*identity))
             });
-            let Some((child, wait, stderr)) = adopted else {
-                if let Some(place) = found {
-                    self.processes[place].restore_stopped(&kept, random_bits(), now());
+            let Some((child, exit_waiter, stderr)) = adopted_child else {
+                if let Some(index) = position {
+                    self.processes[index].restore_stopped(&saved, random_bits(), now());
                 }
                 continue;
             };
-            let place = match found {
-                Some(place) => place,
-                None => match self.open_log(&kept.name) {
-                    Ok(scribe) => {
+            let index = match position {
+                Some(index) => index,
+                None => match self.open_log(&saved.name) {
+                    Ok(process_log) => {
                         self.processes.push(SupervisedProcess::from_orphan(
-                            &kept,
-                            scribe,
+                            &saved,
+                            process_log,
                             now(),
                             self.admin.command_lines(),
                         ));
                         self.processes.len() - 1
                     }
                     Err(error) => {
-                        tracing::warn!("{}: it runs, and cannot be watched: {error}", kept.name);
+                        tracing::warn!("{}: it runs, and cannot be watched: {error}", saved.name);
                         continue;
                     }
                 },
             };
             let pid = child.identity.pid;
             if stderr.is_none() {
-                tracing::warn!("{}: what it says cannot be read", kept.name);
+                tracing::warn!("{}: what it says cannot be read", saved.name);
             }
-            tracing::info!("{}: found running, pid {pid}", kept.name);
+            tracing::info!("{}: found running, pid {pid}", saved.name);
             self.children_started += 1;
-            let charge = &mut self.processes[place];
-            charge.adopt(&kept, child, self.children_started, now());
+            let supervised = &mut self.processes[index];
+            supervised.adopt(&saved, child, self.children_started, now());
             tokio::spawn(monitor_child(
                 self.children_started,
-                wait,
+                exit_waiter,
                 stderr,
-                charge.log.clone(),
+                supervised.log.clone(),
                 self.exit_sender.clone(),
             ));
         }
@@ -368,124 +372,139 @@ impl Supervisor {
     /// Carries out all orders, and publishes the state.
     fn process_orders(&mut self) {
         // The sockets come before any process is ended.
-        self.processes.iter_mut().for_each(|charge| charge.expire_sockets(now()));
-        for place in 0..self.processes.len() {
-            while let Some(order) = self.processes[place].lifecycle.poll_action() {
-                self.execute_order(place, order);
+        self.processes.iter_mut().for_each(|supervised| supervised.expire_sockets(now()));
+        for index in 0..self.processes.len() {
+            while let Some(order) = self.processes[index].lifecycle.poll_action() {
+                self.execute_order(index, order);
             }
         }
-        self.processes.retain(|charge| !charge.is_gone());
-        let waiting = self.processes.iter().filter(|charge| charge.lifecycle.phase() == ProcessPhase::Failed);
-        self.watch.watch_files(waiting.filter_map(|charge| charge.file.as_deref()));
+        self.processes.retain(|supervised| !supervised.is_gone());
+        let failed =
+            self.processes.iter().filter(|supervised| supervised.lifecycle.phase() == ProcessPhase::Failed);
+        self.config_watch.watch_files(failed.filter_map(|supervised| supervised.file.as_deref()));
         // A file that changed after a process read it may have changed before it was watched.
         self.recheck_changed_files();
-        let household = self.status();
-        self.notify_status(&household);
-        self.admin.publish(household);
+        let supervisor_status = self.status();
+        self.notify_status(&supervisor_status);
+        self.admin.publish(supervisor_status);
         self.save_state();
     }
 
-    fn execute_order(&mut self, place: usize, order: ProcessAction) {
-        let to_files = self.file.supervise.supervise.log_dir.is_some();
-        let charge = &mut self.processes[place];
+    fn execute_order(&mut self, index: usize, order: ProcessAction) {
+        let logs_to_files = self.file.supervise.supervise.log_dir.is_some();
+        let supervised = &mut self.processes[index];
         match order {
             ProcessAction::Start => {
-                charge.prepare();
+                supervised.prepare();
                 match os_process::SupervisedChild::start(
                     &self.program,
-                    &charge.launch,
-                    to_files,
+                    &supervised.launch,
+                    logs_to_files,
                     self.holder_path.as_deref(),
                 ) {
-                    Ok((child, wait, stderr)) => {
+                    Ok((child, exit_waiter, stderr)) => {
                         self.children_started += 1;
                         let pid = child.identity.pid;
-                        tracing::info!("{}: started, pid {pid}: {}", charge.name, charge.reason);
-                        let (scribe, end) = (charge.log.clone(), self.exit_sender.clone());
-                        charge.record_start(child, self.children_started);
-                        tokio::spawn(monitor_child(self.children_started, wait, Some(stderr), scribe, end));
+                        tracing::info!("{}: started, pid {pid}: {}", supervised.name, supervised.reason);
+                        let (process_log, exit_sender) = (supervised.log.clone(), self.exit_sender.clone());
+                        supervised.record_start(child, self.children_started);
+                        tokio::spawn(monitor_child(
+                            self.children_started,
+                            exit_waiter,
+                            Some(stderr),
+                            process_log,
+                            exit_sender,
+                        ));
                     }
                     Err(error) => {
                         let reason = format!("{} cannot be started: {error}", self.program.display());
-                        charge.record_exit(ExitCause::Unstarted, reason, random_bits(), now());
+                        supervised.record_exit(ExitCause::Unstarted, reason, random_bits(), now());
                     }
                 }
             }
             ProcessAction::Terminate => {
-                tracing::info!("{}: told to end: {}", charge.name, charge.reason);
-                charge.terminate();
+                tracing::info!("{}: told to end: {}", supervised.name, supervised.reason);
+                supervised.terminate();
             }
             ProcessAction::Kill => {
-                let patience = config::TimeSpan(charge.stop_timeout());
-                tracing::warn!("{}: killed: it was told to end {patience} ago", charge.name);
-                charge.child.iter().for_each(os_process::SupervisedChild::kill);
+                let timeout = config::TimeSpan(supervised.stop_timeout());
+                tracing::warn!("{}: killed: it was told to end {timeout} ago", supervised.name);
+                supervised.child.iter().for_each(os_process::SupervisedChild::kill);
             }
         }
     }
 
-    fn handle_exit(&mut self, ProcessExit { number, outcome: how }: ProcessExit) {
-        let Some(place) = self.processes.iter().position(|charge| charge.child_number == Some(number)) else {
+    fn handle_exit(&mut self, ProcessExit { child_number: number, outcome }: ProcessExit) {
+        let Some(index) =
+            self.processes.iter().position(|supervised| supervised.child_number == Some(number))
+        else {
             return;
         };
-        let (ending, pipe) = match how {
-            ProcessOutcome::Exited(ending) => (Some(ending), None),
-            ProcessOutcome::HandedOver(pipe, back) => (None, Some((pipe, back))),
+        let (exit_cause, pipe) = match outcome {
+            ProcessOutcome::Exited(exit_cause) => (Some(exit_cause), None),
+            ProcessOutcome::HandedOver(pipe, pipe_sender) => (None, Some((pipe, pipe_sender))),
         };
-        let hold = self.file.supervise.supervise.hold_sockets.0;
-        let charge = &mut self.processes[place];
-        match (charge.find_successor(), ending, pipe) {
-            (Some((child, wait, own)), _, pipe) => {
-                let stderr = pipe.map(|(pipe, _)| pipe).or(own);
+        let hold_time = self.file.supervise.supervise.hold_sockets.0;
+        let supervised = &mut self.processes[index];
+        match (supervised.find_successor(), exit_cause, pipe) {
+            (Some((child, exit_waiter, child_stderr)), _, pipe) => {
+                let stderr = pipe.map(|(pipe, _)| pipe).or(child_stderr);
                 self.children_started += 1;
-                tracing::info!("{}: pid {} has taken over", charge.name, child.identity.pid);
-                charge.switch_child(child, self.children_started);
+                tracing::info!("{}: pid {} has taken over", supervised.name, child.identity.pid);
+                supervised.switch_child(child, self.children_started);
                 tokio::spawn(monitor_child(
                     self.children_started,
-                    wait,
+                    exit_waiter,
                     stderr,
-                    charge.log.clone(),
+                    supervised.log.clone(),
                     self.exit_sender.clone(),
                 ));
             }
-            (None, Some(ending), _) => {
-                charge.hold_for(hold, now());
-                charge.record_exit(ending, process::describe_exit(ending), random_bits(), now());
+            (None, Some(exit_cause), _) => {
+                supervised.hold_for(hold_time, now());
+                supervised.record_exit(exit_cause, process::describe_exit(exit_cause), random_bits(), now());
             }
-            (None, None, Some((pipe, back))) => drop(back.send(pipe)),
+            (None, None, Some((pipe, pipe_sender))) => drop(pipe_sender.send(pipe)),
             (None, None, None) => {}
         }
     }
 
     /// Handles a change of files, for which a process may have failed.
     fn check_changed_files(&mut self) {
-        self.processes.iter_mut().for_each(|charge| charge.check_config_file(now()));
+        self.processes.iter_mut().for_each(|supervised| supervised.check_config_file(now()));
     }
 
     fn recheck_changed_files(&mut self) {
         self.check_changed_files();
-        for place in 0..self.processes.len() {
-            while let Some(order) = self.processes[place].lifecycle.poll_action() {
-                self.execute_order(place, order);
+        for index in 0..self.processes.len() {
+            while let Some(order) = self.processes[index].lifecycle.poll_action() {
+                self.execute_order(index, order);
             }
         }
     }
 
-    fn handle_command(&mut self, asked: SupervisorCommand) {
-        match asked {
-            SupervisorCommand::Act { process, act, reply } => {
-                let told = self.act_on_process(&process, act);
+    fn handle_command(&mut self, command: SupervisorCommand) {
+        match command {
+            SupervisorCommand::Act { process, command: process_command, reply } => {
+                let result = self.act_on_process(&process, process_command);
                 self.process_orders();
-                let told = told.map(|()| self.status());
-                let own = |household: SupervisorStatus| {
-                    household.processes.into_iter().find(|one| one.name == process)
+                let result = result.map(|()| self.status());
+                let find_status = |supervisor_status: SupervisorStatus| {
+                    supervisor_status
+                        .processes
+                        .into_iter()
+                        .find(|process_status| process_status.name == process)
                 };
-                let gone = || {
+                let removed_error = || {
                     ProcessActionError::Impossible(format!(
                         "{process} is gone: it is not in the file any more"
                     ))
                 };
                 // The client may have gone.
-                let _ = reply.send(told.and_then(|household| own(household).ok_or_else(gone)));
+                let _ =
+                    reply.send(result.and_then(|supervisor_status| {
+                        find_status(supervisor_status).ok_or_else(removed_error)
+                    }));
             }
             SupervisorCommand::Reload { reply } => {
                 let changes = self.reload();
@@ -496,27 +515,31 @@ impl Supervisor {
         }
     }
 
-    fn act_on_process(&mut self, process: &str, act: ProcessCommand) -> Result<(), ProcessActionError> {
-        let Some(place) = self.processes.iter().position(|charge| charge.name == process) else {
-            let names: Vec<&str> = self.processes.iter().map(|charge| &*charge.name).collect();
+    fn act_on_process(
+        &mut self,
+        process: &str,
+        process_command: ProcessCommand,
+    ) -> Result<(), ProcessActionError> {
+        let Some(index) = self.processes.iter().position(|supervised| supervised.name == process) else {
+            let names: Vec<&str> = self.processes.iter().map(|supervised| &*supervised.name).collect();
             return Err(ProcessActionError::Unknown(format!(
                 "there is no process {process}; there are: {}",
                 names.join(", ")
             )));
         };
-        if self.ending.is_some() {
+        if self.shutdown_mode.is_some() {
             return Err(ProcessActionError::Impossible("the Supervisor is ending".into()));
         }
-        self.processes[place].act(act, now()).map_err(ProcessActionError::Impossible)
+        self.processes[index].command(process_command, now()).map_err(ProcessActionError::Impossible)
     }
 
     fn shut_down(&mut self, children: ShutdownMode) {
         notify_systemd(&[NotifyState::Stopping]);
         if children == ShutdownMode::Stop {
-            let why = "the Supervisor is ending";
-            self.processes.iter_mut().for_each(|charge| charge.stop(why, now()));
+            let reason = "the Supervisor is ending";
+            self.processes.iter_mut().for_each(|supervised| supervised.stop(reason, now()));
         }
-        self.ending = Some(children);
+        self.shutdown_mode = Some(children);
     }
 
     fn open_log(&self, name: &str) -> io::Result<ProcessLog> {
@@ -530,15 +553,15 @@ impl Supervisor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             started_unix_ms: self.started_unix_ms,
-            stopping: self.ending.is_some(),
+            stopping: self.shutdown_mode.is_some(),
             reload_error: self.reload_error.clone(),
-            processes: self.processes.iter().map(|charge| charge.status(now())).collect(),
+            processes: self.processes.iter().map(|supervised| supervised.status(now())).collect(),
         }
     }
 
     /// Writes the state, if anything differs from what was written last.
     fn save_state(&mut self) {
-        let processes = self.processes.iter().map(|charge| charge.saved_state(now())).collect();
+        let processes = self.processes.iter().map(|supervised| supervised.saved_state(now())).collect();
         let state = SupervisorState { boot: state_file::boot_id(), processes };
         // The mark has no times, as those move by a millisecond each time.
         let text = self.processes.iter().map(SupervisedProcess::state_key).collect();
@@ -557,10 +580,13 @@ impl Supervisor {
         }
     }
 
-    fn notify_status(&mut self, household: &SupervisorStatus) {
-        let running =
-            household.processes.iter().filter(|process| process.state == ProcessPhase::Running).count();
-        let status = format!("{running} of {} processes run", household.processes.len());
+    fn notify_status(&mut self, supervisor_status: &SupervisorStatus) {
+        let running_count = supervisor_status
+            .processes
+            .iter()
+            .filter(|process| process.state == ProcessPhase::Running)
+            .count();
+        let status = format!("{running_count} of {} processes run", supervisor_status.processes.len());
         if status != self.last_status {
             notify_systemd(&[NotifyState::Status(&status)]);
             self.last_status = status;

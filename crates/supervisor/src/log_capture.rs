@@ -41,17 +41,17 @@ impl ProcessLog {
     /// # Errors
     /// Fails if the file cannot be opened.
     pub(super) fn open(name: &str, folder: Option<&Path>, json: bool) -> io::Result<Self> {
-        let outlet = open_target(name, folder, json)?;
+        let target = open_target(name, folder, json)?;
         Ok(Self(Arc::new(Mutex::new(ProcessLogState {
             name: name.to_owned(),
-            target: outlet,
+            target,
             last_lines: VecDeque::new(),
         }))))
     }
 
     /// Sets another target of lines.
-    pub(super) fn redirect(&self, outlet: LogTarget) {
-        self.lock().target = outlet;
+    pub(super) fn redirect(&self, target: LogTarget) {
+        self.lock().target = target;
     }
 
     /// Returns the last lines, the oldest first.
@@ -65,21 +65,21 @@ impl ProcessLog {
     }
 
     fn line(&self, line: &str) {
-        let mut desk = self.lock();
-        let ProcessLogState { name, target: outlet, last_lines: last } = &mut *desk;
+        let mut log_state = self.lock();
+        let ProcessLogState { name, target, last_lines } = &mut *log_state;
         // A failure here has no reader.
-        let _ = match outlet {
+        let _ = match target {
             LogTarget::Stderr => io::stderr().lock().write_all(format!("{name}: {line}\n").as_bytes()),
             LogTarget::StderrJson => {
-                let said = json!({"process": name, "line": line});
-                io::stderr().lock().write_all(format!("{said}\n").as_bytes())
+                let entry = json!({"process": name, "line": line});
+                io::stderr().lock().write_all(format!("{entry}\n").as_bytes())
             }
             LogTarget::File(file) => file.write_all(format!("{line}\n").as_bytes()),
         };
-        if last.len() == KEPT_LINES {
-            last.pop_front();
+        if last_lines.len() == KEPT_LINES {
+            last_lines.pop_front();
         }
-        last.push_back(line.to_owned());
+        last_lines.push_back(line.to_owned());
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, ProcessLogState> {
@@ -109,30 +109,30 @@ pub(super) struct LineSplitter {
 
 impl LineSplitter {
     /// Passes on every line that has ended.
-    pub(super) fn feed(&mut self, bytes: &[u8], to: &ProcessLog) {
-        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            for piece in part.chunks(MAX_LINE) {
-                if self.rest.len() + piece.len() > MAX_LINE {
-                    self.finish(to);
+    pub(super) fn feed(&mut self, bytes: &[u8], log: &ProcessLog) {
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            for chunk in line.chunks(MAX_LINE) {
+                if self.rest.len() + chunk.len() > MAX_LINE {
+                    self.finish(log);
                 }
-                self.rest.extend_from_slice(piece);
+                self.rest.extend_from_slice(chunk);
             }
             if self.rest.last() == Some(&b'\n') {
                 self.rest.pop();
-                self.flush_line(to);
+                self.flush_line(log);
             }
         }
     }
 
     /// Passes on the rest, because nothing more comes.
-    pub(super) fn finish(&mut self, to: &ProcessLog) {
+    pub(super) fn finish(&mut self, log: &ProcessLog) {
         if !self.rest.is_empty() {
-            self.flush_line(to);
+            self.flush_line(log);
         }
     }
 
-    fn flush_line(&mut self, to: &ProcessLog) {
-        to.line(String::from_utf8_lossy(&self.rest).trim_end_matches('\r'));
+    fn flush_line(&mut self, log: &ProcessLog) {
+        log.line(String::from_utf8_lossy(&self.rest).trim_end_matches('\r'));
         self.rest.clear();
     }
 }
@@ -144,22 +144,22 @@ mod tests {
     #[test]
     fn lines_are_whole_wherever_they_are_cut() {
         let text = "one\n\ntwo ü\r\nthree".as_bytes();
-        for at in 0..=text.len() {
+        for split_index in 0..=text.len() {
             let folder = std::env::temp_dir();
-            let scribe = ProcessLog::open(
-                &format!("plimsoll-lines-{}-{at}", std::process::id()),
+            let process_log = ProcessLog::open(
+                &format!("plimsoll-lines-{}-{split_index}", std::process::id()),
                 Some(&folder),
                 false,
             );
-            let scribe = scribe.unwrap();
-            let mut lines = LineSplitter::default();
-            lines.feed(&text[..at], &scribe);
-            lines.feed(&text[at..], &scribe);
-            assert_eq!(scribe.last_lines(), ["one", "", "two ü"]);
-            lines.finish(&scribe);
-            lines.finish(&scribe);
-            assert_eq!(scribe.last_lines(), ["one", "", "two ü", "three"]);
-            let file = folder.join(format!("plimsoll-lines-{}-{at}.log", std::process::id()));
+            let process_log = process_log.unwrap();
+            let mut splitter = LineSplitter::default();
+            splitter.feed(&text[..split_index], &process_log);
+            splitter.feed(&text[split_index..], &process_log);
+            assert_eq!(process_log.last_lines(), ["one", "", "two ü"]);
+            splitter.finish(&process_log);
+            splitter.finish(&process_log);
+            assert_eq!(process_log.last_lines(), ["one", "", "two ü", "three"]);
+            let file = folder.join(format!("plimsoll-lines-{}-{split_index}.log", std::process::id()));
             assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\n\ntwo ü\nthree\n");
             std::fs::remove_file(file).unwrap();
         }
@@ -169,15 +169,15 @@ mod tests {
     fn what_is_kept_has_a_bound() {
         let file = format!("plimsoll-bound-{}", std::process::id());
         let folder = std::env::temp_dir();
-        let scribe = ProcessLog::open(&file, Some(&folder), false).unwrap();
-        let mut lines = LineSplitter::default();
-        lines.feed(&vec![b'x'; 10 * MAX_LINE], &scribe);
-        assert!(lines.rest.len() <= MAX_LINE);
-        lines.feed("\n0\n1\n".repeat(100).as_bytes(), &scribe);
-        let last = scribe.last_lines();
-        assert_eq!((last.len(), &*last[KEPT_LINES - 1]), (KEPT_LINES, "1"));
-        scribe.clear_last_lines();
-        assert!(scribe.last_lines().is_empty());
+        let process_log = ProcessLog::open(&file, Some(&folder), false).unwrap();
+        let mut splitter = LineSplitter::default();
+        splitter.feed(&vec![b'x'; 10 * MAX_LINE], &process_log);
+        assert!(splitter.rest.len() <= MAX_LINE);
+        splitter.feed("\n0\n1\n".repeat(100).as_bytes(), &process_log);
+        let kept_lines = process_log.last_lines();
+        assert_eq!((kept_lines.len(), &*kept_lines[KEPT_LINES - 1]), (KEPT_LINES, "1"));
+        process_log.clear_last_lines();
+        assert!(process_log.last_lines().is_empty());
         std::fs::remove_file(folder.join(file + ".log")).unwrap();
     }
 }

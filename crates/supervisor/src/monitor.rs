@@ -18,7 +18,7 @@ const MAX_TAIL: usize = 1 << 20;
 /// The end of a process, or its report that another one has taken over.
 pub(super) struct ProcessExit {
     /// The number of the process among those that were started or found.
-    pub(super) number: u64,
+    pub(super) child_number: u64,
     pub(super) outcome: ProcessOutcome,
 }
 
@@ -33,32 +33,32 @@ const HANDED_OVER: &[u8] = b"handed over to pid ";
 
 /// Passes on the output of a process until it has ended.
 pub(super) async fn monitor_child(
-    number: u64,
-    wait: ExitWaiter,
+    child_number: u64,
+    exit_waiter: ExitWaiter,
     stderr: Option<Receiver>,
-    scribe: ProcessLog,
-    end: mpsc::Sender<ProcessExit>,
+    process_log: ProcessLog,
+    exit_sender: mpsc::Sender<ProcessExit>,
 ) {
-    let (mut lines, mut buffer, mut stderr) = (LineSplitter::default(), vec![0; READ_SIZE], stderr);
-    let mut ended = pin!(wait.wait());
-    let ending = loop {
-        let said = async {
+    let (mut splitter, mut buffer, mut stderr) = (LineSplitter::default(), vec![0; READ_SIZE], stderr);
+    let mut exit_future = pin!(exit_waiter.wait());
+    let exit_cause = loop {
+        let read_result = async {
             match &mut stderr {
                 Some(stderr) => stderr.read(&mut buffer).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            ending = &mut ended => break ending,
-            said = said => match said {
+            ending = &mut exit_future => break ending,
+            said = read_result => match said {
                 Ok(0) | Err(_) => stderr = None,
                 Ok(read) => {
-                    lines.feed(&buffer[..read], &scribe);
+                    splitter.feed(&buffer[..read], &process_log);
                     let told = buffer[..read].windows(HANDED_OVER.len()).any(|words| words == HANDED_OVER);
                     if told && let Some(pipe) = stderr.take() {
                         let (back, again) = oneshot::channel();
                         let how = ProcessOutcome::HandedOver(pipe, back);
-                        if end.send(ProcessExit { number, outcome: how }).await.is_ok() {
+                        if exit_sender.send(ProcessExit { child_number, outcome: how }).await.is_ok() {
                             stderr = again.await.ok();
                         }
                     }
@@ -67,15 +67,15 @@ pub(super) async fn monitor_child(
         }
     };
     // Its last output has the reason. The pipe itself is read: tokio may not have noticed it yet.
-    let mut left = MAX_TAIL;
+    let mut remaining_bytes = MAX_TAIL;
     while let Some(pipe) = &stderr
-        && let Ok(read @ 1..) = rustix::io::read(pipe, &mut buffer)
-        && left > 0
+        && let Ok(byte_count @ 1..) = rustix::io::read(pipe, &mut buffer)
+        && remaining_bytes > 0
     {
-        lines.feed(&buffer[..read], &scribe);
-        left = left.saturating_sub(read);
+        splitter.feed(&buffer[..byte_count], &process_log);
+        remaining_bytes = remaining_bytes.saturating_sub(byte_count);
     }
-    lines.finish(&scribe);
+    splitter.finish(&process_log);
     // The receiver may have gone.
-    let _ = end.send(ProcessExit { number, outcome: ProcessOutcome::Exited(ending) }).await;
+    let _ = exit_sender.send(ProcessExit { child_number, outcome: ProcessOutcome::Exited(exit_cause) }).await;
 }

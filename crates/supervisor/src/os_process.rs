@@ -54,8 +54,8 @@ pub(super) struct LaunchSpec {
 
 impl LaunchSpec {
     pub(super) fn of(process: &ProcessConfig) -> Self {
-        let pair = |variable: &EnvironmentVariable| (variable.name.clone(), variable.value.clone());
-        let environment = process.environment.iter().map(pair).collect();
+        let to_pair = |variable: &EnvironmentVariable| (variable.name.clone(), variable.value.clone());
+        let environment = process.environment.iter().map(to_pair).collect();
         Self { command: process.command.clone(), environment }
     }
 }
@@ -72,7 +72,7 @@ pub(super) struct ProcessIdentity {
 }
 
 impl ProcessIdentity {
-    fn same(&self, other: &Self) -> bool {
+    fn is_same(&self, other: &Self) -> bool {
         (self.pid, self.start) == (other.pid, other.start)
     }
 }
@@ -87,7 +87,7 @@ pub(super) struct SupervisedChild {
 pub(super) struct ExitWaiter {
     pidfd: Arc<AsyncFd<OwnedFd>>,
     /// The child; `None` for one that was found, which is another process's child.
-    own: Option<std::process::Child>,
+    std_child: Option<std::process::Child>,
 }
 
 impl SupervisedChild {
@@ -97,12 +97,12 @@ impl SupervisedChild {
     pub(super) fn start(
         program: &Path,
         launch: &LaunchSpec,
-        dated: bool,
-        holder: Option<&Path>,
+        adds_timestamps: bool,
+        holder_path: Option<&Path>,
     ) -> io::Result<(Self, ExitWaiter, Receiver)> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let _ = fcntl_setpipe_size(&reader, PIPE_CAPACITY);
-        let both = open(
+        let read_write = open(
             format!("/proc/self/fd/{}", writer.as_raw_fd()),
             OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
             Mode::empty(),
@@ -110,29 +110,29 @@ impl SupervisedChild {
         let reader = Receiver::from_owned_fd(reader)?;
         let mut command = Command::new(program);
         command.args(&launch.command).process_group(0);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(both));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(read_write));
         for name in PRIVATE_VARIABLES {
             command.env_remove(name);
         }
-        if dated {
+        if adds_timestamps {
             command.env_remove("JOURNAL_STREAM");
         }
-        if let Some(holder) = holder {
-            command.env(HOLDER_VARIABLE, holder);
+        if let Some(holder_path) = holder_path {
+            command.env(HOLDER_VARIABLE, holder_path);
         }
         command.envs(launch.environment.iter().map(|(name, value)| (name, value)));
-        let mut own = command.spawn()?;
+        let mut std_child = command.spawn()?;
         // The child is not reaped before `wait`: until then the id is its own, even if it has ended.
-        let pid = Pid::from_child(&own);
-        let held = identity(pid).and_then(|identity| Ok((identity, open_pidfd(pid)?)));
-        match held {
+        let pid = Pid::from_child(&std_child);
+        let identity_and_pidfd = identity(pid).and_then(|identity| Ok((identity, open_pidfd(pid)?)));
+        match identity_and_pidfd {
             Ok((identity, pidfd)) => {
-                let wait = ExitWaiter { pidfd: Arc::clone(&pidfd), own: Some(own) };
-                Ok((Self { identity, pidfd }, wait, reader))
+                let exit_waiter = ExitWaiter { pidfd: Arc::clone(&pidfd), std_child: Some(std_child) };
+                Ok((Self { identity, pidfd }, exit_waiter, reader))
             }
             Err(error) => {
-                let _ = own.kill();
-                let _ = own.wait();
+                let _ = std_child.kill();
+                let _ = std_child.wait();
                 Err(error)
             }
         }
@@ -140,24 +140,25 @@ impl SupervisedChild {
 
     /// Takes over a process that a Supervisor before this one started; `None` if it has ended. Its output may
     /// be out of reach.
-    pub(super) fn adopt(known: ProcessIdentity) -> Option<(Self, ExitWaiter, Option<Receiver>)> {
-        let pid = Pid::from_raw(known.pid)?;
+    pub(super) fn adopt(process_identity: ProcessIdentity) -> Option<(Self, ExitWaiter, Option<Receiver>)> {
+        let pid = Pid::from_raw(process_identity.pid)?;
         let pidfd = open_pidfd(pid).ok()?;
         // The held process is the known one if both began at the same time.
-        let identity = identity(pid).ok().filter(|identity| identity.same(&known) && !is_zombie(pid))?;
+        let identity =
+            identity(pid).ok().filter(|identity| identity.is_same(&process_identity) && !is_zombie(pid))?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let stderr = open(format!("/proc/{pid}/fd/2"), flags, Mode::empty()).map_err(io::Error::from);
         let stderr = stderr.and_then(Receiver::from_owned_fd).ok();
-        let wait = ExitWaiter { pidfd: Arc::clone(&pidfd), own: None };
-        Some((Self { identity, pidfd }, wait, stderr))
+        let exit_waiter = ExitWaiter { pidfd: Arc::clone(&pidfd), std_child: None };
+        Some((Self { identity, pidfd }, exit_waiter, stderr))
     }
 
     /// Asks it to end, and those that it took over from, whose connections still end.
     pub(super) fn terminate(&self, command: &[String]) {
         self.signal(Signal::TERM);
-        for older in group_siblings(&self.identity, command) {
-            if let Some((older, ..)) = Self::adopt(older) {
-                older.signal(Signal::TERM);
+        for predecessor in group_siblings(&self.identity, command) {
+            if let Some((predecessor, ..)) = Self::adopt(predecessor) {
+                predecessor.signal(Signal::TERM);
             }
         }
     }
@@ -167,7 +168,7 @@ impl SupervisedChild {
         // The group's id cannot be another's as long as one of it has not been waited for.
         if let (Some(pid), Some(group)) =
             (Pid::from_raw(self.identity.pid), Pid::from_raw(self.identity.group))
-            && identity(pid).is_ok_and(|now| now.same(&self.identity))
+            && identity(pid).is_ok_and(|now| now.is_same(&self.identity))
         {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -178,11 +179,12 @@ impl SupervisedChild {
     /// of it.
     pub(super) fn hang_up(&self) -> bool {
         let path = format!("/proc/{}/status", self.identity.pid);
-        let listens = fs::read_to_string(path).is_ok_and(|status| handles_signal(&status, Signal::HUP));
-        if listens {
+        let handles_hangup =
+            fs::read_to_string(path).is_ok_and(|status| handles_signal(&status, Signal::HUP));
+        if handles_hangup {
             self.signal(Signal::HUP);
         }
-        listens
+        handles_hangup
     }
 
     fn signal(&self, signal: Signal) {
@@ -195,10 +197,10 @@ impl ExitWaiter {
     /// Returns when the process has ended.
     pub(super) async fn wait(mut self) -> ExitCause {
         loop {
-            let Ok(mut ready) = self.pidfd.readable().await else { return ExitCause::Unknown };
-            match self.own.as_mut().map(std::process::Child::try_wait) {
+            let Ok(mut guard) = self.pidfd.readable().await else { return ExitCause::Unknown };
+            match self.std_child.as_mut().map(std::process::Child::try_wait) {
                 Some(Ok(Some(status))) => return ending(status),
-                Some(Ok(None)) => ready.clear_ready(),
+                Some(Ok(None)) => guard.clear_ready(),
                 Some(Err(_)) | None => return ExitCause::Unknown,
             }
         }
@@ -214,54 +216,61 @@ fn open_pidfd(pid: Pid) -> io::Result<Arc<AsyncFd<OwnedFd>>> {
 
 fn ending(status: ExitStatus) -> ExitCause {
     match (status.code(), status.signal()) {
-        (Some(code), _) => ExitCause::Code(code),
+        (Some(exit_code), _) => ExitCause::Code(exit_code),
         (None, Some(signal)) => ExitCause::Signal(signal),
         (None, None) => ExitCause::Unknown,
     }
 }
 
 fn identity(pid: Pid) -> io::Result<ProcessIdentity> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let start = stat_field(&stat, STAT_START).and_then(|start| start.parse().ok());
-    let group = stat_field(&stat, STAT_GROUP).and_then(|group| group.parse().ok());
-    let unclear = || io::Error::other(format!("/proc/{pid}/stat is not understood"));
-    let (start, group) = start.zip(group).ok_or_else(unclear)?;
+    let stat_text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let start = stat_field(&stat_text, STAT_START).and_then(|start| start.parse().ok());
+    let group = stat_field(&stat_text, STAT_GROUP).and_then(|group| group.parse().ok());
+    let unreadable = || io::Error::other(format!("/proc/{pid}/stat is not understood"));
+    let (start, group) = start.zip(group).ok_or_else(unreadable)?;
     Ok(ProcessIdentity { pid: pid.as_raw_nonzero().get(), start, group })
 }
 
 /// Returns the process that took over from one, if one did: the youngest of its group that has its command
 /// line.
-pub(super) fn find_successor(of: &ProcessIdentity, command: &[String]) -> Option<ProcessIdentity> {
-    group_siblings(of, command).filter(|other| other.start > of.start).max_by_key(|other| other.start)
+pub(super) fn find_successor(identity: &ProcessIdentity, command: &[String]) -> Option<ProcessIdentity> {
+    group_siblings(identity, command)
+        .filter(|candidate| candidate.start > identity.start)
+        .max_by_key(|candidate| candidate.start)
 }
 
 /// Returns other processes of its group with its command line.
-fn group_siblings(of: &ProcessIdentity, command: &[String]) -> impl Iterator<Item = ProcessIdentity> {
+fn group_siblings(
+    predecessor: &ProcessIdentity,
+    command: &[String],
+) -> impl Iterator<Item = ProcessIdentity> {
     // An earlier version wrote no group.
-    let group = if of.group == 0 { of.pid } else { of.group };
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
-    let theirs = pids.filter_map(|pid| identity(pid).ok().filter(|_| !is_zombie(pid)));
-    theirs.filter(move |other| {
-        other.group == group && other.pid != of.pid && has_command_line(other.pid, command)
+    let group = if predecessor.group == 0 { predecessor.pid } else { predecessor.group };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
+    let identities = pids.filter_map(|pid| identity(pid).ok().filter(|_| !is_zombie(pid)));
+    identities.filter(move |candidate| {
+        candidate.group == group
+            && candidate.pid != predecessor.pid
+            && has_command_line(candidate.pid, command)
     })
 }
 
 /// Returns `true` if it was started with these arguments.
 fn has_command_line(pid: i32, command: &[String]) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let mut words = line.split(|byte| *byte == 0);
-    words.next();
+    let mut arguments = line.split(|byte| *byte == 0);
+    arguments.next();
     // The last argument has an end, too.
-    let words: Vec<&[u8]> = words.collect();
-    words.iter().take(command.len()).copied().eq(command.iter().map(String::as_bytes))
-        && words.len() == command.len() + 1
+    let arguments: Vec<&[u8]> = arguments.collect();
+    arguments.iter().take(command.len()).copied().eq(command.iter().map(String::as_bytes))
+        && arguments.len() == command.len() + 1
 }
 
 /// Returns `true` if it has ended without being waited for.
 fn is_zombie(pid: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat_field(&stat, STAT_STATE).is_none_or(|state| ["Z", "X"].contains(&state))
+    let stat_text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat_field(&stat_text, STAT_STATE).is_none_or(|state| ["Z", "X"].contains(&state))
 }
 
 /// The numbers of fields of `/proc/PID/stat`, from 1, as proc(5) counts.
@@ -270,8 +279,8 @@ const STAT_GROUP: usize = 5;
 const STAT_START: usize = 22;
 
 /// Returns a field behind the name, which is in parentheses and may contain any.
-fn stat_field(stat: &str, number: usize) -> Option<&str> {
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(number - STAT_STATE)
+fn stat_field(stat_text: &str, field_number: usize) -> Option<&str> {
+    stat_text.rsplit_once(')')?.1.split_ascii_whitespace().nth(field_number - STAT_STATE)
 }
 
 /// Returns `true` if a process handles a signal, by its `/proc/PID/status`.
@@ -295,12 +304,15 @@ mod tests {
 
     #[test]
     fn fields_are_found_behind_any_name() {
-        let stat =
+        let stat_text =
             "42 (a) S (b) R 1 42 42 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 9 0 777 1000 5 18446744073709551615";
-        assert_eq!((stat_field(stat, STAT_STATE), stat_field(stat, STAT_START)), (Some("R"), Some("777")));
+        assert_eq!(
+            (stat_field(stat_text, STAT_STATE), stat_field(stat_text, STAT_START)),
+            (Some("R"), Some("777"))
+        );
         assert_eq!(stat_field("42 (a", STAT_START), None);
-        let own = Pid::from_raw(std::process::id() as i32).unwrap();
-        assert!(identity(own).unwrap().start > 0 && !is_zombie(own));
+        let own_pid = Pid::from_raw(std::process::id() as i32).unwrap();
+        assert!(identity(own_pid).unwrap().start > 0 && !is_zombie(own_pid));
     }
 
     #[test]
@@ -320,33 +332,33 @@ mod tests {
 
     #[tokio::test]
     async fn how_it_ended_is_known() {
-        let (_, wait, _) = shell("exit $X");
-        assert_eq!(wait.wait().await, ExitCause::Code(7));
-        let (child, wait, _pipe) = shell("sleep 60");
+        let (_, exit_waiter, _) = shell("exit $X");
+        assert_eq!(exit_waiter.wait().await, ExitCause::Code(7));
+        let (child, exit_waiter, _stderr) = shell("sleep 60");
         child.terminate(&[]);
-        assert_eq!(wait.wait().await, ExitCause::Signal(15));
-        let (child, wait, mut pipe) = shell("trap '' TERM; echo deaf >&2; sleep 60 & wait");
+        assert_eq!(exit_waiter.wait().await, ExitCause::Signal(15));
+        let (child, exit_waiter, mut pipe) = shell("trap '' TERM; echo deaf >&2; sleep 60 & wait");
         pipe.read_exact(&mut [0; 5]).await.unwrap();
         child.terminate(&[]);
         child.kill();
-        assert_eq!(wait.wait().await, ExitCause::Signal(9));
+        assert_eq!(exit_waiter.wait().await, ExitCause::Signal(9));
     }
 
     #[tokio::test]
     async fn what_is_found_is_what_was_started() {
-        let (child, wait, pipe) = shell("sleep 60");
+        let (child, exit_waiter, pipe) = shell("sleep 60");
         drop(pipe);
-        let (found, found_wait, stderr) = SupervisedChild::adopt(child.identity).expect("it runs");
+        let (adopted, adopted_waiter, stderr) = SupervisedChild::adopt(child.identity).expect("it runs");
         assert!(stderr.is_some());
-        let other = ProcessIdentity { start: child.identity.start + 1, ..child.identity };
-        assert!(SupervisedChild::adopt(other).is_none(), "a later process with the same number");
-        found.kill();
-        assert_eq!(found_wait.wait().await, ExitCause::Unknown);
+        let other_identity = ProcessIdentity { start: child.identity.start + 1, ..child.identity };
+        assert!(SupervisedChild::adopt(other_identity).is_none(), "a later process with the same number");
+        adopted.kill();
+        assert_eq!(adopted_waiter.wait().await, ExitCause::Unknown);
         assert!(
             SupervisedChild::adopt(child.identity).is_none(),
             "it has ended, though nobody has waited for it"
         );
-        assert_eq!(wait.wait().await, ExitCause::Signal(9));
+        assert_eq!(exit_waiter.wait().await, ExitCause::Signal(9));
     }
 
     #[tokio::test]
@@ -359,27 +371,28 @@ mod tests {
             command: vec!["-c".into(), script.into(), script.into()],
             environment: vec![("X".into(), "1".into())],
         };
-        let (child, wait, mut pipe) =
+        let (child, exit_waiter, mut pipe) =
             SupervisedChild::start(Path::new("/bin/sh"), &launch, false, None).unwrap();
         // Each of the two prints one line.
         pipe.read_exact(&mut [0; 2]).await.unwrap();
-        let found = find_successor(&child.identity, &launch.command).expect("it runs");
-        assert!(found.group == child.identity.pid && found.pid != child.identity.pid);
-        assert_eq!(find_successor(&found, &launch.command), None, "one that is older is no heir");
+        let successor = find_successor(&child.identity, &launch.command).expect("it runs");
+        assert!(successor.group == child.identity.pid && successor.pid != child.identity.pid);
+        assert_eq!(find_successor(&successor, &launch.command), None, "one that is older is no heir");
         assert_eq!(find_successor(&child.identity, &["up".into()]), None);
         child.kill();
-        assert_eq!(wait.wait().await, ExitCause::Signal(9));
+        assert_eq!(exit_waiter.wait().await, ExitCause::Signal(9));
     }
 
     #[tokio::test]
     async fn what_it_says_waits_for_the_next_reader() {
-        let (child, wait, pipe) = shell("while [ ! -e /proc/$$/fd/9 ]; do echo x >&2; sleep 0.01; done");
+        let (child, exit_waiter, pipe) =
+            shell("while [ ! -e /proc/$$/fd/9 ]; do echo x >&2; sleep 0.01; done");
         drop(pipe);
         let (_, _, stderr) = SupervisedChild::adopt(child.identity).expect("it runs");
-        let mut said = [0; 4];
-        stderr.expect("a pipe").read_exact(&mut said).await.unwrap();
-        assert_eq!(&said, b"x\nx\n", "it neither died of the missing reader nor waits for one");
+        let mut bytes_read = [0; 4];
+        stderr.expect("a pipe").read_exact(&mut bytes_read).await.unwrap();
+        assert_eq!(&bytes_read, b"x\nx\n", "it neither died of the missing reader nor waits for one");
         child.kill();
-        assert_eq!(wait.wait().await, ExitCause::Signal(9));
+        assert_eq!(exit_waiter.wait().await, ExitCause::Signal(9));
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct SupervisedProcess {
     pub(super) held_sockets: HeldSockets,
     /// The launch with which the child was started.
     running_launch: Option<LaunchSpec>,
-    adopted: bool,
+    is_adopted: bool,
     /// Whether it is started with the Supervisor.
     autostart: bool,
     stop_timeout: Duration,
@@ -45,7 +45,7 @@ pub(super) struct SupervisedProcess {
     config_fingerprint: FileFingerprint,
     last_exit: Option<LastExit>,
     /// Whether it was removed from the file, and is only waited for.
-    removed: bool,
+    is_removed: bool,
 }
 
 impl SupervisedProcess {
@@ -70,12 +70,12 @@ impl SupervisedProcess {
             log,
             held_sockets: HeldSockets::default(),
             running_launch: None,
-            adopted: false,
+            is_adopted: false,
             autostart: process.start,
             stop_timeout: rules.kill_timeout,
             config_fingerprint: FileFingerprint::default(),
             last_exit: None,
-            removed: false,
+            is_removed: false,
         }
     }
 
@@ -101,18 +101,18 @@ impl SupervisedProcess {
             log,
             held_sockets: HeldSockets::default(),
             running_launch: None,
-            adopted: false,
+            is_adopted: false,
             autostart: false,
             stop_timeout: rules.kill_timeout,
             config_fingerprint: FileFingerprint::default(),
             last_exit: None,
-            removed: true,
+            is_removed: true,
         }
     }
 
     /// Starts it, if it begins with the Supervisor.
     pub(super) fn start_if_enabled(&mut self, now: Time) {
-        if self.removed {
+        if self.is_removed {
             self.stop(REMOVED_REASON, now);
         } else if self.autostart && self.lifecycle.phase() == ProcessPhase::Stopped {
             self.reason = "with the Supervisor".into();
@@ -121,14 +121,14 @@ impl SupervisedProcess {
     }
 
     /// Restores one of an earlier Supervisor that does not run.
-    pub(super) fn restore_stopped(&mut self, kept: &SavedProcess, chance: u64, now: Time) {
-        self.last_exit.clone_from(&kept.last_exit);
-        self.lifecycle = self.lifecycle.clone().with_history(kept.failures, kept.restarts);
-        match kept.phase {
+    pub(super) fn restore_stopped(&mut self, saved: &SavedProcess, random_bits: u64, now: Time) {
+        self.last_exit.clone_from(&saved.last_exit);
+        self.lifecycle = self.lifecycle.clone().with_history(saved.failures, saved.restarts);
+        match saved.phase {
             // This is as good a time to try again as any.
             ProcessPhase::Failed => {}
-            _ if kept.wanted => {
-                self.lifecycle.record_missed_exit(chance, now);
+            _ if saved.wanted => {
+                self.lifecycle.record_missed_exit(random_bits, now);
                 self.reason = format!("it ended while there was no Supervisor: {}", self.next_attempt(now));
                 tracing::warn!("{}: {}", self.name, self.reason);
             }
@@ -142,15 +142,22 @@ impl SupervisedProcess {
     }
 
     /// Restores one of an earlier Supervisor that still runs.
-    pub(super) fn adopt(&mut self, kept: &SavedProcess, child: SupervisedChild, number: u64, now: Time) {
-        self.last_exit.clone_from(&kept.last_exit);
-        let ran = kept.running.as_ref().map_or(0, |(.., since)| unix_ms().saturating_sub(*since));
-        self.lifecycle = self.lifecycle.clone().with_history(kept.failures, kept.restarts);
-        self.lifecycle.adopt(Duration::from_millis(ran), now);
-        self.running_launch = kept.running.as_ref().map(|(_, launch, _)| launch.clone());
-        (self.child, self.child_number, self.adopted) = (Some(child), Some(number), true);
+    pub(super) fn adopt(
+        &mut self,
+        saved: &SavedProcess,
+        child: SupervisedChild,
+        child_number: u64,
+        now: Time,
+    ) {
+        self.last_exit.clone_from(&saved.last_exit);
+        let run_time =
+            saved.running.as_ref().map_or(0, |(.., started_ms)| unix_ms().saturating_sub(*started_ms));
+        self.lifecycle = self.lifecycle.clone().with_history(saved.failures, saved.restarts);
+        self.lifecycle.adopt(Duration::from_millis(run_time), now);
+        self.running_launch = saved.running.as_ref().map(|(_, launch, _)| launch.clone());
+        (self.child, self.child_number, self.is_adopted) = (Some(child), Some(child_number), true);
         self.reason = "found running".into();
-        if !kept.wanted {
+        if !saved.wanted {
             self.stop("it was being stopped", now);
         }
     }
@@ -162,14 +169,14 @@ impl SupervisedProcess {
         self.config_fingerprint = self.file.as_deref().map(FileFingerprint::of).unwrap_or_default();
     }
 
-    pub(super) fn record_start(&mut self, child: SupervisedChild, number: u64) {
-        (self.child, self.child_number, self.adopted) = (Some(child), Some(number), false);
+    pub(super) fn record_start(&mut self, child: SupervisedChild, child_number: u64) {
+        (self.child, self.child_number, self.is_adopted) = (Some(child), Some(child_number), false);
         self.running_launch = Some(self.launch.clone());
     }
 
     /// Follows another process that has taken over from the one that runs; it is ended if that was to end.
-    pub(super) fn switch_child(&mut self, child: SupervisedChild, number: u64) {
-        (self.child, self.child_number) = (Some(child), Some(number));
+    pub(super) fn switch_child(&mut self, child: SupervisedChild, child_number: u64) {
+        (self.child, self.child_number) = (Some(child), Some(child_number));
         self.reason = "taken over from the one before it".into();
         if self.lifecycle.phase() == ProcessPhase::Stopping {
             self.terminate();
@@ -178,8 +185,8 @@ impl SupervisedProcess {
 
     /// Returns the process that took over from the running one, if one did.
     pub(super) fn find_successor(&self) -> Option<(SupervisedChild, ExitWaiter, Option<Receiver>)> {
-        let (child, runs) = self.child.as_ref().zip(self.running_launch.as_ref())?;
-        SupervisedChild::adopt(find_successor(&child.identity, &runs.command)?)
+        let (child, launch) = self.child.as_ref().zip(self.running_launch.as_ref())?;
+        SupervisedChild::adopt(find_successor(&child.identity, &launch.command)?)
     }
 
     /// Returns `true` if this is the id of its process.
@@ -189,16 +196,18 @@ impl SupervisedProcess {
 
     /// Returns `true` if the process of this id has taken over from its process.
     pub(super) fn is_succeeded_by(&self, pid: i32) -> bool {
-        let Some((child, runs)) = self.child.as_ref().zip(self.running_launch.as_ref()) else { return false };
-        find_successor(&child.identity, &runs.command).is_some_and(|heir| heir.pid == pid)
+        let Some((child, launch)) = self.child.as_ref().zip(self.running_launch.as_ref()) else {
+            return false;
+        };
+        find_successor(&child.identity, &launch.command).is_some_and(|successor| successor.pid == pid)
     }
 
     /// Grants a request of its process for its sockets. Those of one that is to end are not held.
-    pub(super) fn grant_sockets(&mut self, wish: HolderRequest) -> SocketSet {
-        match wish {
+    pub(super) fn grant_sockets(&mut self, request: HolderRequest) -> SocketSet {
+        match request {
             HolderRequest::Take => return self.held_sockets.copies(),
-            HolderRequest::Hold(set) if self.lifecycle.phase() == ProcessPhase::Running => {
-                match self.held_sockets.replace(set) {
+            HolderRequest::Hold(socket_set) if self.lifecycle.phase() == ProcessPhase::Running => {
+                match self.held_sockets.replace(socket_set) {
                     0 => {}
                     1 => tracing::info!("{}: its listening socket is held for the next process", self.name),
                     sockets => {
@@ -215,10 +224,10 @@ impl SupervisedProcess {
     }
 
     /// Holds its sockets for `hold`, as no process serves them any more.
-    pub(super) fn hold_for(&mut self, hold: Duration, now: Time) {
-        match hold {
+    pub(super) fn hold_for(&mut self, hold_time: Duration, now: Time) {
+        match hold_time {
             Duration::ZERO => self.held_sockets.close(),
-            hold => self.held_sockets.expire_at(now + hold),
+            hold_time => self.held_sockets.expire_at(now + hold_time),
         }
     }
 
@@ -243,19 +252,19 @@ impl SupervisedProcess {
 
     /// Asks it to end.
     pub(super) fn terminate(&self) {
-        if let Some((child, runs)) = self.child.as_ref().zip(self.running_launch.as_ref()) {
-            child.terminate(&runs.command);
+        if let Some((child, launch)) = self.child.as_ref().zip(self.running_launch.as_ref()) {
+            child.terminate(&launch.command);
         }
     }
 
     /// Notes that it has ended, or could not be started.
-    pub(super) fn record_exit(&mut self, ending: ExitCause, reason: String, chance: u64, now: Time) {
-        let asked = self.lifecycle.phase() == ProcessPhase::Stopping;
-        (self.child, self.child_number, self.adopted) = (None, None, false);
-        self.lifecycle.record_exit(ending, chance, now);
+    pub(super) fn record_exit(&mut self, exit_cause: ExitCause, reason: String, random_bits: u64, now: Time) {
+        let was_stopping = self.lifecycle.phase() == ProcessPhase::Stopping;
+        (self.child, self.child_number, self.is_adopted) = (None, None, false);
+        self.lifecycle.record_exit(exit_cause, random_bits, now);
         let name = &self.name;
         match self.lifecycle.phase() {
-            ProcessPhase::Stopped if asked => tracing::info!("{name}: stopped: {reason}"),
+            ProcessPhase::Stopped if was_stopping => tracing::info!("{name}: stopped: {reason}"),
             ProcessPhase::Stopped => {
                 self.reason = format!("{reason}: somebody told it to end, not the Supervisor");
                 tracing::info!("{name}: {}", self.reason);
@@ -273,20 +282,21 @@ impl SupervisedProcess {
                 tracing::error!("{name}: {}", self.reason);
             }
             ProcessPhase::BackingOff => {
-                let times = match self.lifecycle.failures() {
+                let failure_note = match self.lifecycle.failures() {
                     0 | 1 => String::new(),
                     failures => format!(", {failures} times in a row"),
                 };
-                self.reason = format!("{reason}{times}: {}", self.next_attempt(now));
+                self.reason = format!("{reason}{failure_note}: {}", self.next_attempt(now));
                 tracing::warn!("{name}: {}", self.reason);
             }
-            ProcessPhase::Running if !asked => {
+            ProcessPhase::Running if !was_stopping => {
                 self.reason = format!("{reason}: {}", self.next_attempt(now));
                 tracing::warn!("{name}: {}", self.reason);
             }
             ProcessPhase::Running | ProcessPhase::Stopping => tracing::info!("{name}: {reason}"),
         }
-        self.last_exit = Some(LastExit { ending, reason, unix_ms: unix_ms(), lines: self.log.last_lines() });
+        self.last_exit =
+            Some(LastExit { ending: exit_cause, reason, unix_ms: unix_ms(), lines: self.log.last_lines() });
     }
 
     /// Looks at its file, if it waits for that to change.
@@ -312,8 +322,8 @@ impl SupervisedProcess {
     }
 
     /// Performs an act for a client.
-    pub(super) fn act(&mut self, act: ProcessCommand, now: Time) -> Result<(), String> {
-        if self.removed {
+    pub(super) fn command(&mut self, act: ProcessCommand, now: Time) -> Result<(), String> {
+        if self.is_removed {
             return Err(format!("{} is being stopped: it is not in the file any more", self.name));
         }
         match act {
@@ -347,9 +357,9 @@ impl SupervisedProcess {
         Ok(())
     }
 
-    pub(super) fn stop(&mut self, why: &str, now: Time) {
+    pub(super) fn stop(&mut self, reason: &str, now: Time) {
         if self.lifecycle.phase() != ProcessPhase::Stopped {
-            self.reason = format!("stopped: {why}");
+            self.reason = format!("stopped: {reason}");
         }
         self.lifecycle.stop(now);
     }
@@ -364,13 +374,13 @@ impl SupervisedProcess {
         let (launch, name) = (LaunchSpec::of(process), &self.name);
         self.lifecycle.set_policy(rules);
         (self.stop_timeout, self.autostart) = (rules.kill_timeout, process.start);
-        if self.removed {
-            let news = format!("+ process {name}");
-            (self.file, self.launch, self.removed) =
+        if self.is_removed {
+            let change = format!("+ process {name}");
+            (self.file, self.launch, self.is_removed) =
                 ((self.command_lines.config_file)(&launch.command), launch, false);
             self.reason = "it is in the file again".into();
             self.lifecycle.start(now);
-            return Some(news);
+            return Some(change);
         }
         if launch == self.launch {
             return None;
@@ -384,17 +394,17 @@ impl SupervisedProcess {
 
     /// Notes that the file does not have it any more; returns `false` if that was known.
     pub(super) fn mark_removed(&mut self, now: Time) -> bool {
-        let news = !self.removed;
-        if news {
-            self.removed = true;
+        let is_new = !self.is_removed;
+        if is_new {
+            self.is_removed = true;
             self.stop(REMOVED_REASON, now);
         }
-        news
+        is_new
     }
 
     /// Returns `true` if it was removed from the file, and has ended.
     pub(super) fn is_gone(&self) -> bool {
-        self.removed && self.child.is_none() && self.lifecycle.phase() == ProcessPhase::Stopped
+        self.is_removed && self.child.is_none() && self.lifecycle.phase() == ProcessPhase::Stopped
     }
 
     pub(super) fn stop_timeout(&self) -> Duration {
@@ -403,21 +413,21 @@ impl SupervisedProcess {
 
     /// Returns its status.
     pub(super) fn status(&self, now: Time) -> ProcessStatus {
-        let runs = self.running_launch.as_ref().filter(|_| self.child.is_some());
+        let launch = self.running_launch.as_ref().filter(|_| self.child.is_some());
         let pause =
             self.lifecycle.poll_timeout().filter(|_| self.lifecycle.phase() == ProcessPhase::BackingOff);
         ProcessStatus {
             name: self.name.clone(),
-            command: runs.unwrap_or(&self.launch).command.clone(),
+            command: launch.unwrap_or(&self.launch).command.clone(),
             state: self.lifecycle.phase(),
             why: self.reason.clone(),
-            since_unix_ms: self.since(now),
+            since_unix_ms: self.started_ms(now),
             pid: self.child.as_ref().and_then(|child| u32::try_from(child.identity.pid).ok()),
-            adopted: self.adopted,
-            outdated: runs.is_some_and(|runs| *runs != self.launch) && !self.removed,
+            adopted: self.is_adopted,
+            outdated: launch.is_some_and(|launch| *launch != self.launch) && !self.is_removed,
             restarts: self.lifecycle.restarts(),
             failures: self.lifecycle.failures(),
-            next_start_unix_ms: pause.map(|due| unix_ms() + millis(due.since(now))),
+            next_start_unix_ms: pause.map(|due_at| unix_ms() + millis(due_at.since(now))),
             last_exit: self.last_exit.clone(),
             says: None,
         }
@@ -425,14 +435,14 @@ impl SupervisedProcess {
 
     /// Returns its state for the next Supervisor.
     pub(super) fn saved_state(&self, now: Time) -> SavedProcess {
-        let running = self.child.as_ref().zip(self.running_launch.clone());
+        let running_child = self.child.as_ref().zip(self.running_launch.clone());
         SavedProcess {
             name: self.name.clone(),
             phase: self.lifecycle.phase(),
             wanted: self.lifecycle.is_wanted(),
             failures: self.lifecycle.failures(),
             restarts: self.lifecycle.restarts(),
-            running: running.map(|(child, runs)| (child.identity, runs, self.since(now))),
+            running: running_child.map(|(child, launch)| (child.identity, launch, self.started_ms(now))),
             last_exit: self.last_exit.clone(),
         }
     }
@@ -441,17 +451,17 @@ impl SupervisedProcess {
     pub(super) fn state_key(&self) -> String {
         let identity = self.child.as_ref().map(|child| child.identity);
         let exit = self.last_exit.as_ref().map(|exit| exit.unix_ms);
-        let (phase, wanted) = (self.lifecycle.phase(), self.lifecycle.is_wanted());
-        format!("{} {phase:?} {wanted} {identity:?} {exit:?}\n", self.name)
+        let (phase, is_wanted) = (self.lifecycle.phase(), self.lifecycle.is_wanted());
+        format!("{} {phase:?} {is_wanted} {identity:?} {exit:?}\n", self.name)
     }
 
-    fn since(&self, now: Time) -> u64 {
+    fn started_ms(&self, now: Time) -> u64 {
         unix_ms().saturating_sub(millis(now.since(self.lifecycle.since())))
     }
 
     fn next_attempt(&self, now: Time) -> String {
         match self.lifecycle.poll_timeout() {
-            Some(due) => format!("started again in {}", TimeSpan::millis(millis(due.since(now)))),
+            Some(due_at) => format!("started again in {}", TimeSpan::millis(millis(due_at.since(now)))),
             None => "started again at once".into(),
         }
     }
@@ -460,13 +470,15 @@ impl SupervisedProcess {
 const REMOVED_REASON: &str = "it is not in the file any more";
 
 /// Returns how a process ended, in words.
-pub(super) fn describe_exit(ending: ExitCause) -> String {
-    match ending {
-        ExitCause::Code(code) => format!("exit code {code}"),
-        ExitCause::Signal(signal) => match SIGNAL_NAMES.iter().find(|(number, _)| *number == signal) {
-            Some((_, name)) => format!("killed by {name}"),
-            None => format!("killed by signal {signal}"),
-        },
+pub(super) fn describe_exit(exit_cause: ExitCause) -> String {
+    match exit_cause {
+        ExitCause::Code(exit_code) => format!("exit code {exit_code}"),
+        ExitCause::Signal(signal) => {
+            match SIGNAL_NAMES.iter().find(|(signal_number, _)| *signal_number == signal) {
+                Some((_, name)) => format!("killed by {name}"),
+                None => format!("killed by signal {signal}"),
+            }
+        }
         ExitCause::Unstarted => "it cannot be started".into(),
         ExitCause::Unknown => "it ended, and only the Supervisor that started it would know how".into(),
     }

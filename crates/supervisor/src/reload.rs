@@ -33,7 +33,7 @@ impl Supervisor {
         match &outcome {
             Ok(changes) if changes.is_empty() => tracing::info!("reloaded: nothing is different"),
             Ok(changes) => tracing::info!("reloaded: {}", changes.join("; ")),
-            Err(why) => tracing::warn!("reload refused, the file before stays in force: {why}"),
+            Err(error) => tracing::warn!("reload refused, the file before stays in force: {error}"),
         }
         self.reload_error = outcome.as_ref().err().cloned();
         notify_systemd(&[NotifyState::Ready]);
@@ -41,13 +41,13 @@ impl Supervisor {
     }
 
     fn apply(&mut self) -> Result<Vec<String>, String> {
-        if self.ending.is_some() {
+        if self.shutdown_mode.is_some() {
             return Err("the Supervisor is ending".into());
         }
         let file = config::read_supervise(&self.path).map_err(|error| error.headline())?;
         self.check_fixed_settings(&file)?;
         let rules = file.supervise.supervise.control_section().rules()?;
-        let ready = self.prepare_logs(&file)?;
+        let prepared_logs = self.prepare_logs(&file)?;
         // From here on nothing can fail.
         let mut changes = Vec::new();
         if self.file.supervise.supervise.access != file.supervise.supervise.access {
@@ -55,17 +55,22 @@ impl Supervisor {
         }
         self.rules.replace(rules);
         self.file = file;
-        for (process, ready) in ready {
+        for (process, prepared) in prepared_logs {
             let (name, rules) = (&process.name.0, self.file.rules(&process));
-            let known = self.processes.iter_mut().find(|charge| charge.name == *name);
-            match (ready, known) {
-                (PreparedProcess::Existing(outlet), Some(charge)) => {
-                    charge.log.redirect(outlet);
-                    changes.extend(charge.update(&process, rules, now()));
+            let existing = self.processes.iter_mut().find(|supervised| supervised.name == *name);
+            match (prepared, existing) {
+                (PreparedProcess::Existing(target), Some(supervised)) => {
+                    supervised.log.redirect(target);
+                    changes.extend(supervised.update(&process, rules, now()));
                 }
-                (PreparedProcess::New(scribe), _) => {
-                    let mut charge =
-                        SupervisedProcess::new(&process, rules, scribe, now(), self.admin.command_lines());
+                (PreparedProcess::New(process_log), _) => {
+                    let mut charge = SupervisedProcess::new(
+                        &process,
+                        rules,
+                        process_log,
+                        now(),
+                        self.admin.command_lines(),
+                    );
                     charge.start_if_enabled(now());
                     changes.push(format!("+ process {name}"));
                     self.processes.push(charge);
@@ -75,26 +80,27 @@ impl Supervisor {
             }
         }
         let names: Vec<&str> = self.file.supervise.processes.iter().map(|process| &*process.name.0).collect();
-        for charge in &mut self.processes {
-            if !names.contains(&&*charge.name) && charge.mark_removed(now()) {
-                changes.push(format!("- process {}", charge.name));
+        for supervised in &mut self.processes {
+            if !names.contains(&&*supervised.name) && supervised.mark_removed(now()) {
+                changes.push(format!("- process {}", supervised.name));
             }
         }
-        let place = |charge: &SupervisedProcess| {
-            names.iter().position(|name| *name == charge.name).unwrap_or(names.len())
+        let position = |supervised: &SupervisedProcess| {
+            names.iter().position(|name| *name == supervised.name).unwrap_or(names.len())
         };
-        self.processes.sort_by_key(place);
+        self.processes.sort_by_key(position);
         Ok(changes)
     }
 
     /// Checks the settings that cannot change while it runs.
     fn check_fixed_settings(&self, file: &SuperviseFile) -> Result<(), String> {
-        let (before, after) = (&self.file.supervise.supervise, &file.supervise.supervise);
-        let same = self.file.state() == file.state()
-            && (&before.control, before.listen, &before.names, &before.audit)
-                == (&after.control, after.listen, &after.names, &after.audit)
-            && (&before.tls, &before.jwt, &before.kerberos) == (&after.tls, &after.jwt, &after.kerberos);
-        if same {
+        let (previous, current) = (&self.file.supervise.supervise, &file.supervise.supervise);
+        let is_same = self.file.state() == file.state()
+            && (&previous.control, previous.listen, &previous.names, &previous.audit)
+                == (&current.control, current.listen, &current.names, &current.audit)
+            && (&previous.tls, &previous.jwt, &previous.kerberos)
+                == (&current.tls, &current.jwt, &current.kerberos);
+        if is_same {
             return Ok(());
         }
         Err("control, listen, names, state, audit, tls, jwt and kerberos of [supervise] are fixed at start: \
@@ -106,15 +112,17 @@ impl Supervisor {
     /// Opens the logs of all processes: anew even without a difference, as the file may have been renamed.
     fn prepare_logs(&self, file: &SuperviseFile) -> Result<Vec<(ProcessConfig, PreparedProcess)>, String> {
         let folder = file.supervise.supervise.log_dir.as_ref().map(|folder| folder.0.as_path());
-        let open = |process: &ProcessConfig| {
+        let prepare = |process: &ProcessConfig| {
             let name = &process.name.0;
-            let ready = match self.processes.iter().any(|charge| charge.name == *name) {
+            let prepared = match self.processes.iter().any(|supervised| supervised.name == *name) {
                 true => open_target(name, folder, self.json).map(PreparedProcess::Existing),
                 false => ProcessLog::open(name, folder, self.json).map(PreparedProcess::New),
             };
-            ready.map(|ready| (process.clone(), ready)).map_err(|error| cannot_open(name, folder, &error))
+            prepared
+                .map(|prepared| (process.clone(), prepared))
+                .map_err(|error| cannot_open(name, folder, &error))
         };
-        file.supervise.processes.iter().map(open).collect()
+        file.supervise.processes.iter().map(prepare).collect()
     }
 }
 

@@ -43,15 +43,15 @@ impl SupervisorState {
     /// # Errors
     /// Fails if there is a file that cannot be read.
     pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
-        let no_follow = OFlags::NOFOLLOW.bits() as i32;
-        let mut file = match OpenOptions::new().read(true).custom_flags(no_follow).open(path) {
+        let no_follow_flag = OFlags::NOFOLLOW.bits() as i32;
+        let mut file = match OpenOptions::new().read(true).custom_flags(no_follow_flag).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
         // The processes in it are killed some day: no other user may write it.
-        let known = file.metadata()?;
-        if known.uid() != rustix::process::geteuid().as_raw() || known.mode() & 0o022 != 0 {
+        let metadata = file.metadata()?;
+        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
             return Err(io::Error::new(
                 ErrorKind::PermissionDenied,
                 "others may have written it: take it away",
@@ -68,14 +68,14 @@ impl SupervisorState {
     /// # Errors
     /// Fails with the system's error.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        let beside = path.with_added_extension("new");
-        match fs::remove_file(&beside) {
+        let temporary_path = path.with_added_extension("new");
+        match fs::remove_file(&temporary_path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary_path)?;
         file.write_all(serde_json::to_string(self)?.as_bytes())?;
-        fs::rename(&beside, path)
+        fs::rename(&temporary_path, path)
     }
 }
 

@@ -81,8 +81,8 @@ impl TokenSigner {
     /// Returns the identifier of a member in cookies.
     pub fn member(&self, group: &str, name: &str) -> MemberTag {
         // Group names contain no zero byte, so distinct members have distinct inputs.
-        let parts = [b"member\0", group.as_bytes(), b"\0", name.as_bytes()];
-        truncated_mac(parts.iter().fold(self.keyed.clone(), |mac, part| mac.chain_update(part)))
+        let sections = [b"member\0", group.as_bytes(), b"\0", name.as_bytes()];
+        truncated_mac(sections.iter().fold(self.keyed.clone(), |mac, section| mac.chain_update(section)))
     }
 
     /// Returns the value of a cookie.
@@ -109,12 +109,18 @@ impl TokenSigner {
     /// Returns the reason why the cookie is rejected.
     pub fn verify(&self, value: &[u8], now: u32) -> Result<AffinityToken, TokenError> {
         let bytes = decode_hex(value).ok_or(TokenError::Malformed)?;
-        let (signed, tag) = bytes.split_at(SIGNED_LEN);
+        let (signed_bytes, tag) = bytes.split_at(SIGNED_LEN);
         if bytes[0] != VERSION {
             return Err(TokenError::Malformed);
         }
-        self.keyed.clone().chain_update(signed).verify_truncated_left(tag).map_err(|_| TokenError::Forged)?;
-        let number = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        self.keyed
+            .clone()
+            .chain_update(signed_bytes)
+            .verify_truncated_left(tag)
+            .map_err(|_| TokenError::Forged)?;
+        let number = |offset: usize| {
+            u32::from_be_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
+        };
         let token = AffinityToken {
             session: u64::from(number(1)) << 32 | u64::from(number(5)),
             member: [bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15], bytes[16]],
@@ -141,9 +147,9 @@ impl fmt::Debug for TokenSigner {
 }
 
 fn truncated_mac(mac: Hmac<Sha256>) -> [u8; 8] {
-    let mut first = [0; 8];
-    first.copy_from_slice(&mac.finalize().into_bytes()[..8]);
-    first
+    let mut truncated = [0; 8];
+    truncated.copy_from_slice(&mac.finalize().into_bytes()[..8]);
+    truncated
 }
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -230,14 +236,14 @@ mod tests {
     #[test]
     fn members_are_told_apart_and_not_told() {
         let signer = TokenSigner::new(&[7; 32]);
-        let one = signer.member("web", "10.0.0.1:80");
-        assert_eq!(one, signer.member("web", "10.0.0.1:80"));
-        assert_ne!(one, signer.member("web", "10.0.0.2:80"));
-        assert_ne!(one, signer.member("api", "10.0.0.1:80"));
-        assert_ne!(one, TokenSigner::new(&[8; 32]).member("web", "10.0.0.1:80"));
+        let tag = signer.member("web", "10.0.0.1:80");
+        assert_eq!(tag, signer.member("web", "10.0.0.1:80"));
+        assert_ne!(tag, signer.member("web", "10.0.0.2:80"));
+        assert_ne!(tag, signer.member("api", "10.0.0.1:80"));
+        assert_ne!(tag, TokenSigner::new(&[8; 32]).member("web", "10.0.0.1:80"));
         assert!(signer == TokenSigner::new(&[7; 32]) && signer != TokenSigner::new(&[8; 32]));
         assert!(!format!("{signer:?}").contains("7, 7"), "{signer:?}");
-        let token = AffinityToken { session: 1, member: one, expires: 0, moved: 0, moves: 0 };
+        let token = AffinityToken { session: 1, member: tag, expires: 0, moved: 0, moves: 0 };
         assert!(signer.sign(&token).to_uppercase().len() == 84 && !signer.sign(&token).contains("10.0.0.1"));
         assert_eq!(
             signer.verify(signer.sign(&token).to_uppercase().as_bytes(), NOW),
@@ -249,10 +255,13 @@ mod tests {
     fn a_cookie_is_found_among_others_and_not_behind_the_head() {
         let head = b"GET /?sid=0 HTTP/1.1\r\nHost: a\r\nCookie: a=1; sid=two; sid=3\r\ncookie:b=4\r\n\
                      X-Cookie: b=9\r\n\r\nCookie: c=5\r\n";
-        let found = |name: &str| cookies_in_head(head, name).next();
+        let first_value = |name: &str| cookies_in_head(head, name).next();
         assert_eq!(cookies_in_head(head, "sid").collect::<Vec<_>>(), [&b"two"[..], b"3"]);
-        assert_eq!((found("a"), found("b")), (Some(&b"1"[..]), Some(&b"4"[..])));
-        assert_eq!((found("c"), found("id"), found("si"), found("")), (None, None, None, None));
+        assert_eq!((first_value("a"), first_value("b")), (Some(&b"1"[..]), Some(&b"4"[..])));
+        assert_eq!(
+            (first_value("c"), first_value("id"), first_value("si"), first_value("")),
+            (None, None, None, None)
+        );
         assert_eq!(cookies_in_head(b"GET / HTTP/1.1\r\nCookie\r\nCookie: sid\r\n\r\n", "sid").count(), 0);
         assert_eq!(cookies_in_head(b"", "sid").count(), 0);
     }

@@ -326,27 +326,31 @@ mod tests {
             success: vec![RequestOp { request: Some(OpRequest::Put(put)) }],
             failure: vec![delete],
         };
-        let mut wanted = b"\x0a\x07\x10\x02\x1a\x01k\x30\x00".to_vec();
-        wanted.extend(b"\x12\x0a\x12\x08\x0a\x01k\x12\x01v\x18\x07");
-        wanted.extend(b"\x1a\x05\x1a\x03\x0a\x01k");
-        assert_eq!(txn.encode_to_vec(), wanted);
+        let mut expected = b"\x0a\x07\x10\x02\x1a\x01k\x30\x00".to_vec();
+        expected.extend(b"\x12\x0a\x12\x08\x0a\x01k\x12\x01v\x18\x07");
+        expected.extend(b"\x1a\x05\x1a\x03\x0a\x01k");
+        assert_eq!(txn.encode_to_vec(), expected);
         let range = RangeRequest { key: b"a".to_vec(), range_end: b"b".to_vec(), limit: 3, revision: 300 }
             .encode_to_vec();
         assert_eq!(range, b"\x0a\x01a\x12\x01b\x18\x03\x20\xac\x02");
-        let done =
+        let response =
             TxnResponse::decode(&b"\x0a\x02\x18\x09\x10\x01\x1a\x04\x1a\x02\x10\x03\x1a\x02\x12\x00"[..])
                 .unwrap();
-        assert_eq!((done.header.unwrap().revision, done.succeeded), (9, true));
-        let deleted: Vec<_> = done.responses.iter().map(|one| one.delete.map(|gone| gone.deleted)).collect();
+        assert_eq!((response.header.unwrap().revision, response.succeeded), (9, true));
+        let deleted: Vec<_> = response
+            .responses
+            .iter()
+            .map(|operation| operation.delete.map(|deletion| deletion.deleted))
+            .collect();
         assert_eq!(deleted, [Some(3), None]);
         assert_eq!(LeaseGrantRequest { ttl: 5, id: 0 }.encode_to_vec(), b"\x08\x05");
-        let kept = LeaseKeepAliveResponse::decode(&b"\x0a\x02\x18\x09\x10\x07\x18\x05"[..]).unwrap();
-        assert_eq!((kept.id, kept.ttl), (7, 5));
+        let keep_alive = LeaseKeepAliveResponse::decode(&b"\x0a\x02\x18\x09\x10\x07\x18\x05"[..]).unwrap();
+        assert_eq!((keep_alive.id, keep_alive.ttl), (7, 5));
         let ranged = b"\x0a\x04\x08\x01\x18\x09\x12\x0a\x0a\x01k\x18\x08\x2a\x01v\x30\x07\x18\x01";
         let ranged = RangeResponse::decode(&ranged[..]).unwrap();
-        let held = EtcdKeyValue { key: b"k".to_vec(), mod_revision: 8, value: b"v".to_vec(), lease: 7 };
+        let key_value = EtcdKeyValue { key: b"k".to_vec(), mod_revision: 8, value: b"v".to_vec(), lease: 7 };
         assert_eq!((ranged.header.unwrap().revision, ranged.more), (9, true));
-        assert_eq!(ranged.kvs, [held]);
+        assert_eq!(ranged.kvs, [key_value]);
     }
 
     proptest::proptest! {

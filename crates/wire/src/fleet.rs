@@ -97,19 +97,19 @@ impl FleetDatagram {
             IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
             IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
         }
-        let written = match &self.payload {
-            FleetPayload::Membership(said) => {
-                out.extend_from_slice(said);
-                check_count("bytes of membership", said.len(), MAX_MEMBERSHIP_LEN)
+        let result = match &self.payload {
+            FleetPayload::Membership(membership) => {
+                out.extend_from_slice(membership);
+                check_count("bytes of membership", membership.len(), MAX_MEMBERSHIP_LEN)
             }
             FleetPayload::Report { name, report } => write_report(name, report, out),
             FleetPayload::Leave => Ok(()),
         };
-        match written {
+        match result {
             Ok(()) => keys.seal(start, out),
             Err(_) => out.truncate(start),
         }
-        written
+        result
     }
 
     /// Reads a datagram that came, after its tag was checked.
@@ -130,7 +130,7 @@ impl FleetDatagram {
         if version != VERSION {
             return Err(DatagramDecodeError::Malformed("only version 1 is spoken here"));
         }
-        let life = u32::from_be_bytes(reader.array()?);
+        let incarnation = u32::from_be_bytes(reader.array()?);
         let seq = u32::from_be_bytes(reader.array()?);
         let [family] = reader.array()?;
         let port = u16::from_be_bytes(reader.array()?);
@@ -140,18 +140,18 @@ impl FleetDatagram {
             _ => return Err(DatagramDecodeError::Malformed("an address of no known family")),
         };
         let from = SocketAddr::new(ip, port);
-        let says = match kind {
+        let payload = match kind {
             1 => FleetPayload::Membership(reader.0.to_vec()),
             2 => read_report(&mut reader)?,
             3 if reader.0.is_empty() => FleetPayload::Leave,
             _ => return Err(DatagramDecodeError::Malformed("it is of no known kind")),
         };
-        Ok(Self { from, incarnation: life, seq, payload: says })
+        Ok(Self { from, incarnation, seq, payload })
     }
 }
 
-fn check_count(what: &'static str, count: usize, most: usize) -> Result<(), DatagramEncodeError> {
-    if count <= most { Ok(()) } else { Err(DatagramEncodeError::TooMany { what, count, most }) }
+fn check_count(what: &'static str, count: usize, max: usize) -> Result<(), DatagramEncodeError> {
+    if count <= max { Ok(()) } else { Err(DatagramEncodeError::TooMany { what, count, most: max }) }
 }
 
 fn write_report(name: &str, report: &FleetReport, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
@@ -166,7 +166,7 @@ fn write_report(name: &str, report: &FleetReport, out: &mut Vec<u8>) -> Result<(
         write_varint(section.rate, out);
         // It is at most 255.
         out.push(section.entries.len() as u8);
-        section.entries.iter().for_each(|word| write_entry(word, out));
+        section.entries.iter().for_each(|entry| write_entry(entry, out));
     }
     Ok(())
 }
@@ -182,33 +182,33 @@ const OF_HOST: u8 = 32;
 const OPEN: u8 = 64;
 const KNOWN_FLAGS: u8 = EJECTED | FAILED | PASSED | READING | LOAD | OF_HOST | OPEN;
 
-fn write_entry(word: &MemberEntry, out: &mut Vec<u8>) {
-    let part = |there: bool, part: u8| if there { part } else { 0 };
-    let parts = part(word.ejected.is_some(), EJECTED)
-        | word.check.map_or(0, |(passed, _)| if passed { PASSED } else { FAILED })
-        | part(word.reading.is_some(), READING)
-        | part(word.reading.is_some_and(|(reading, _)| reading.open), OPEN)
-        | part(word.load.is_some(), LOAD)
-        | part(word.load.is_some_and(|load| load.of_host), OF_HOST);
-    out.extend_from_slice(&word.member.to_be_bytes());
-    out.extend_from_slice(&[parts, word.suspicion]);
-    for number in [word.in_flight, word.mean, word.waiting, word.rate, word.latency] {
+fn write_entry(entry: &MemberEntry, out: &mut Vec<u8>) {
+    let flag_if = |present: bool, flag: u8| if present { flag } else { 0 };
+    let flags = flag_if(entry.ejected.is_some(), EJECTED)
+        | entry.check.map_or(0, |(passed, _)| if passed { PASSED } else { FAILED })
+        | flag_if(entry.reading.is_some(), READING)
+        | flag_if(entry.reading.is_some_and(|(reading, _)| reading.open), OPEN)
+        | flag_if(entry.load.is_some(), LOAD)
+        | flag_if(entry.load.is_some_and(|load| load.of_host), OF_HOST);
+    out.extend_from_slice(&entry.member.to_be_bytes());
+    out.extend_from_slice(&[flags, entry.suspicion]);
+    for number in [entry.in_flight, entry.mean, entry.waiting, entry.rate, entry.latency] {
         write_varint(number, out);
     }
-    if let Some(left) = word.ejected {
-        write_varint(left, out);
+    if let Some(remaining) = entry.ejected {
+        write_varint(remaining, out);
     }
-    if let Some((_, age)) = word.check {
+    if let Some((_, age)) = entry.check {
         write_varint(age, out);
     }
-    if let Some((reading, age)) = &word.reading {
+    if let Some((reading, age)) = &entry.reading {
         for number in [reading.knee, reading.work, reading.mean_in_flight, reading.sojourn] {
             out.extend_from_slice(&number.to_be_bytes());
         }
         write_varint(reading.in_flight, out);
         write_varint(*age, out);
     }
-    if let Some(load) = word.load {
+    if let Some(load) = entry.load {
         out.extend_from_slice(&load.value.to_be_bytes());
         write_varint(load.age, out);
     }
@@ -227,23 +227,23 @@ fn read_report(reader: &mut FleetReader<'_>) -> Result<FleetPayload, DatagramDec
         let group = u64::from_be_bytes(reader.array()?);
         let rate = reader.read_varint()?;
         let [count] = reader.array()?;
-        let words = (0..count).map(|_| read_entry(reader)).collect::<Result<_, _>>()?;
-        report.sections.push(GroupSection { group, rate, entries: words });
+        let entries = (0..count).map(|_| read_entry(reader)).collect::<Result<_, _>>()?;
+        report.sections.push(GroupSection { group, rate, entries });
     }
     Ok(FleetPayload::Report { name, report })
 }
 
 fn read_entry(reader: &mut FleetReader<'_>) -> Result<MemberEntry, DatagramDecodeError> {
     let member = u64::from_be_bytes(reader.array()?);
-    let [parts, suspicion] = reader.array()?;
+    let [flags, suspicion] = reader.array()?;
     // A part that is not known has a length that is not known.
-    let contradicts = parts & (FAILED | PASSED) == FAILED | PASSED
-        || parts & (LOAD | OF_HOST) == OF_HOST
-        || parts & (READING | OPEN) == OPEN;
-    if parts & !KNOWN_FLAGS != 0 || contradicts {
+    let contradicts = flags & (FAILED | PASSED) == FAILED | PASSED
+        || flags & (LOAD | OF_HOST) == OF_HOST
+        || flags & (READING | OPEN) == OPEN;
+    if flags & !KNOWN_FLAGS != 0 || contradicts {
         return Err(DatagramDecodeError::Malformed("a word has parts that say nothing"));
     }
-    let mut word = MemberEntry {
+    let mut entry = MemberEntry {
         member,
         suspicion,
         in_flight: reader.read_varint()?,
@@ -253,37 +253,37 @@ fn read_entry(reader: &mut FleetReader<'_>) -> Result<MemberEntry, DatagramDecod
         latency: reader.read_varint()?,
         ..MemberEntry::default()
     };
-    if parts & EJECTED != 0 {
-        word.ejected = Some(reader.read_varint()?);
+    if flags & EJECTED != 0 {
+        entry.ejected = Some(reader.read_varint()?);
     }
-    if parts & (FAILED | PASSED) != 0 {
-        word.check = Some((parts & PASSED != 0, reader.read_varint()?));
+    if flags & (FAILED | PASSED) != 0 {
+        entry.check = Some((flags & PASSED != 0, reader.read_varint()?));
     }
-    if parts & READING != 0 {
+    if flags & READING != 0 {
         let (knee, work) = (reader.read_f32()?, reader.read_f32()?);
         let (mean_in_flight, sojourn) = (reader.read_f32()?, reader.read_f32()?);
         let in_flight = reader.read_varint()?;
-        let open = parts & OPEN != 0;
+        let open = flags & OPEN != 0;
         let reading = Reading { in_flight, knee, work, mean_in_flight, sojourn, slot: false, open };
-        word.reading = Some((reading, reader.read_varint()?));
+        entry.reading = Some((reading, reader.read_varint()?));
     }
-    if parts & LOAD != 0 {
+    if flags & LOAD != 0 {
         let value = reader.read_f32()?;
         if value < 0.0 {
             return Err(DatagramDecodeError::Malformed("a load is below 0"));
         }
-        word.load = Some(MonitorLoad { value, of_host: parts & OF_HOST != 0, age: reader.read_varint()? });
+        entry.load = Some(MonitorLoad { value, of_host: flags & OF_HOST != 0, age: reader.read_varint()? });
     }
-    Ok(word)
+    Ok(entry)
 }
 
 fn write_varint(number: u32, out: &mut Vec<u8>) {
-    let mut left = number;
-    while left >= 0x80 {
-        out.push(left as u8 | 0x80);
-        left >>= 7;
+    let mut remaining = number;
+    while remaining >= 0x80 {
+        out.push(remaining as u8 | 0x80);
+        remaining >>= 7;
     }
-    out.push(left as u8);
+    out.push(remaining as u8);
 }
 
 struct FleetReader<'b>(&'b [u8]);
@@ -305,13 +305,13 @@ impl<'b> FleetReader<'b> {
 
     fn read_varint(&mut self) -> Result<u32, DatagramDecodeError> {
         let mut number = 0_u64;
-        for place in 0..5 {
+        for index in 0..5 {
             let [byte] = self.array()?;
-            number |= u64::from(byte & 0x7f) << (7 * place);
+            number |= u64::from(byte & 0x7f) << (7 * index);
             if byte & 0x80 == 0 {
                 // As few bytes as it takes, so that nothing can be said in two ways.
-                let shortest = byte != 0 || place == 0;
-                let number = u32::try_from(number).ok().filter(|_| shortest);
+                let is_shortest = byte != 0 || index == 0;
+                let number = u32::try_from(number).ok().filter(|_| is_shortest);
                 return number.ok_or(DatagramDecodeError::Malformed("a number is too long"));
             }
         }

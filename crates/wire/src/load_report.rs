@@ -40,36 +40,39 @@ pub enum NotProcessed {
 ///
 /// # Errors
 /// The report is malformed: see [`orca::read`].
-pub fn read(value: &[u8], mut other: impl FnMut(&OrcaMetric<'_>)) -> Result<Option<LoadReport>, OrcaError> {
+pub fn read(
+    value: &[u8],
+    mut on_metric: impl FnMut(&OrcaMetric<'_>),
+) -> Result<Option<LoadReport>, OrcaError> {
     let mut reading = Reading::default();
-    let mut unseen = None;
-    let mut found = false;
+    let mut not_processed = None;
+    let mut has_in_flight = false;
     orca::read(value, |metric| {
         if metric.kind == MetricKind::Named {
             let value = metric.value as f32;
             match metric.name {
-                "rif" => (reading.in_flight, found) = (metric.value as u32, true),
+                "rif" => (reading.in_flight, has_in_flight) = (metric.value as u32, true),
                 "knee" => reading.knee = value,
                 "work" => reading.work = value,
                 "mean" => reading.mean_in_flight = value,
                 "sojourn" => reading.sojourn = value,
                 "slot" => reading.slot = value > 0.0,
                 "open" => reading.open = value > 0.0,
-                "full" if value > 0.0 => unseen = Some(NotProcessed::Full),
-                "away" if value > 0.0 => unseen = Some(NotProcessed::Away),
+                "full" if value > 0.0 => not_processed = Some(NotProcessed::Full),
+                "away" if value > 0.0 => not_processed = Some(NotProcessed::Away),
                 _ => {}
             }
         }
-        other(&metric);
+        on_metric(&metric);
     })?;
-    Ok(found.then_some(LoadReport { reading, not_processed: unseen }))
+    Ok(has_in_flight.then_some(LoadReport { reading, not_processed }))
 }
 
 /// The same of the very form that [`write()`] has, which nearly all reports of this kind have, at a tenth of
 /// the cost: it goes with every answer. `None` for any other, which may be as good; what it finds is what
 /// [`read`] finds.
 pub fn parse_fast(value: &[u8]) -> Option<LoadReport> {
-    parse_prefix(value).and_then(|(said, rest)| rest.is_empty().then_some(said))
+    parse_prefix(value).and_then(|(report, rest)| rest.is_empty().then_some(report))
 }
 
 /// The same of a value that ends with its line; and how long it is. It has no characters but those of the
@@ -77,7 +80,7 @@ pub fn parse_fast(value: &[u8]) -> Option<LoadReport> {
 #[inline(always)]
 pub(crate) fn parse_fast_line(text: &[u8]) -> Option<(LoadReport, usize)> {
     parse_prefix(text)
-        .and_then(|(said, rest)| rest.starts_with(b"\r\n").then_some((said, text.len() - rest.len())))
+        .and_then(|(report, rest)| rest.starts_with(b"\r\n").then_some((report, text.len() - rest.len())))
 }
 
 /// Returns the report at the start of `text`, and the rest of it.
@@ -101,12 +104,12 @@ fn parse_prefix(text: &[u8]) -> Option<(LoadReport, &[u8])> {
         slot,
         open,
     };
-    let unseen = match rest.first() {
+    let not_processed = match rest.first() {
         Some(b',') if skip_name(&mut rest, b", named_metrics.full=1") => Some(NotProcessed::Full),
         Some(b',') if skip_name(&mut rest, b", named_metrics.away=1") => Some(NotProcessed::Away),
         _ => None,
     };
-    Some((LoadReport { reading, not_processed: unseen }, rest))
+    Some((LoadReport { reading, not_processed }, rest))
 }
 
 /// Goes on to after `name`, if that is what stands there.
@@ -119,13 +122,13 @@ fn skip_name(text: &mut &[u8], name: &[u8]) -> bool {
 #[inline(always)]
 fn parse_integer(text: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
-    for (at, byte) in text.iter().enumerate() {
+    for (index, byte) in text.iter().enumerate() {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            *text = &text[at..];
-            return (at > 0).then_some(number);
+            *text = &text[index..];
+            return (index > 0).then_some(number);
         }
-        if at == 10 {
+        if index == 10 {
             return None;
         }
         number = number * 10 + u64::from(digit);
@@ -144,10 +147,10 @@ fn parse_decimal<const DECIMALS: usize, const N: usize>(text: &mut &[u8], name: 
     if number >= 1_000_000_000 {
         return None;
     }
-    let (begin, rest) = text.split_at_checked(1 + DECIMALS + N)?;
-    let (point, decimals) = begin.split_first_chunk::<1>()?;
-    let (decimals, after) = decimals.split_first_chunk::<DECIMALS>()?;
-    if point != b"." || after != name {
+    let (fixed, rest) = text.split_at_checked(1 + DECIMALS + N)?;
+    let (point, decimals) = fixed.split_first_chunk::<1>()?;
+    let (decimals, separator) = decimals.split_first_chunk::<DECIMALS>()?;
+    if point != b"." || separator != name {
         return None;
     }
     *text = rest;
@@ -161,22 +164,22 @@ const POWERS_OF_TEN: [u64; 7] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
 #[inline(always)]
 fn parse_digits<const N: usize>(digits: &[u8; N]) -> Option<u32> {
     // The last digit at the top, zeros before the first.
-    let mut ones = [b'0'; 8];
-    ones[8 - N..].copy_from_slice(digits);
-    let ones = u64::from_le_bytes(ones) ^ u64::from_le_bytes([b'0'; 8]);
+    let mut digit_bytes = [b'0'; 8];
+    digit_bytes[8 - N..].copy_from_slice(digits);
+    let digit_bytes = u64::from_le_bytes(digit_bytes) ^ u64::from_le_bytes([b'0'; 8]);
     // The highest bit of each byte above 9.
-    if (ones.wrapping_add(0x7676_7676_7676_7676) | ones) & 0x8080_8080_8080_8080 != 0 {
+    if (digit_bytes.wrapping_add(0x7676_7676_7676_7676) | digit_bytes) & 0x8080_8080_8080_8080 != 0 {
         return None;
     }
     // Pairs of them, of pairs, and of those.
-    let pairs = ones.wrapping_mul(10).wrapping_add(ones >> 8) & 0x00ff_00ff_00ff_00ff;
+    let pairs = digit_bytes.wrapping_mul(10).wrapping_add(digit_bytes >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
     Some(fours.wrapping_mul(10_000).wrapping_add(fours >> 32) as u32)
 }
 
 /// Appends a whole header line.
-pub fn write(said: &LoadReport, out: &mut Vec<u8>) {
-    let Reading { in_flight, knee, work, mean_in_flight, sojourn, slot, open } = said.reading;
+pub fn write(report: &LoadReport, out: &mut Vec<u8>) {
+    let Reading { in_flight, knee, work, mean_in_flight, sojourn, slot, open } = report.reading;
     out.extend_from_slice(orca::HEADER.as_bytes());
     out.extend_from_slice(b": TEXT named_metrics.rif=");
     write_decimal(f64::from(in_flight), 0, out);
@@ -194,7 +197,7 @@ pub fn write(said: &LoadReport, out: &mut Vec<u8>) {
     if open {
         out.extend_from_slice(b", named_metrics.open=1");
     }
-    match said.not_processed {
+    match report.not_processed {
         Some(NotProcessed::Full) => out.extend_from_slice(b", named_metrics.full=1"),
         Some(NotProcessed::Away) => out.extend_from_slice(b", named_metrics.away=1"),
         None => {}
@@ -204,20 +207,20 @@ pub fn write(said: &LoadReport, out: &mut Vec<u8>) {
 
 /// Takes a report that the server made itself (the value of its header) into the header line that [`write()`]
 /// appended last. What cannot be read is left out, and so is what says the same as the reading.
-pub fn merge(theirs: &[u8], out: &mut Vec<u8>) {
+pub fn merge(other_report: &[u8], out: &mut Vec<u8>) {
     out.truncate(out.len().saturating_sub(b"\r\n".len()));
     let mut text = Vec::new();
-    let mut left = orca::MAX_METRICS - METRIC_NAMES.len();
-    let _ = orca::read(theirs, |metric| {
-        if left == 0 || metric.kind == MetricKind::Named && METRIC_NAMES.contains(&metric.name) {
+    let mut remaining = orca::MAX_METRICS - METRIC_NAMES.len();
+    let _ = orca::read(other_report, |metric| {
+        if remaining == 0 || metric.kind == MetricKind::Named && METRIC_NAMES.contains(&metric.name) {
             return;
         }
-        left -= 1;
+        remaining -= 1;
         text.clear();
         orca::write_text(&mut text, [metric]);
-        if let Some(said) = text.strip_prefix(b"TEXT ").filter(|said| !said.is_empty()) {
+        if let Some(metric_text) = text.strip_prefix(b"TEXT ").filter(|metric_text| !metric_text.is_empty()) {
             out.extend_from_slice(b", ");
-            out.extend_from_slice(said);
+            out.extend_from_slice(metric_text);
         }
     });
     out.extend_from_slice(b"\r\n");
@@ -230,23 +233,23 @@ const METRIC_NAMES: [&str; 9] = ["rif", "knee", "work", "mean", "sojourn", "slot
 fn write_decimal(value: f64, decimals: usize, out: &mut Vec<u8>) {
     const SCALE: [f64; 10] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
     // Not a number becomes 0, and what is out of range the nearest that is in it.
-    let mut left = (value * SCALE[decimals] + 0.5) as u64;
+    let mut remaining = (value * SCALE[decimals] + 0.5) as u64;
     // As many digits as a number can have, and the point.
     let mut text = [b'0'; 21];
-    let mut at = text.len();
+    let mut position = text.len();
     for digit in 0.. {
         if digit == decimals && decimals > 0 {
-            at -= 1;
-            text[at] = b'.';
+            position -= 1;
+            text[position] = b'.';
         }
-        at -= 1;
-        text[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 && digit >= decimals {
+        position -= 1;
+        text[position] = b'0' + (remaining % 10) as u8;
+        remaining /= 10;
+        if remaining == 0 && digit >= decimals {
             break;
         }
     }
-    out.extend_from_slice(&text[at..]);
+    out.extend_from_slice(&text[position..]);
 }
 
 #[cfg(test)]
@@ -263,14 +266,14 @@ mod tests {
             unseen in prop_oneof![Just(None), Just(Some(NotProcessed::Full)), Just(Some(NotProcessed::Away))],
         ) {
             let reading = Reading { in_flight, knee, work, mean_in_flight, sojourn, slot, open };
-            let said = LoadReport { reading, not_processed: unseen };
+            let report = LoadReport { reading, not_processed: unseen };
             let mut line = Vec::new();
-            write(&said, &mut line);
+            write(&report, &mut line);
             let value = line.strip_prefix(b"endpoint-load-metrics: ");
             let value = value.and_then(|rest| rest.strip_suffix(b"\r\n"));
-            let found = parse_fast(value.unwrap());
-            prop_assert!(found.is_some());
-            prop_assert_eq!(Ok(found), read(value.unwrap(), |_| ()));
+            let parsed = parse_fast(value.unwrap());
+            prop_assert!(parsed.is_some());
+            prop_assert_eq!(Ok(parsed), read(value.unwrap(), |_| ()));
         }
 
         #[test]
@@ -298,8 +301,8 @@ mod tests {
             );
             for end in (0..=text.len()).filter(|end| text.len() - end < 40) {
                 let text = &text.as_bytes()[..end];
-                if let Some(said) = parse_fast(text) {
-                    prop_assert_eq!(read(text, |_| ()), Ok(Some(said)), "{}", String::from_utf8_lossy(text));
+                if let Some(report) = parse_fast(text) {
+                    prop_assert_eq!(read(text, |_| ()), Ok(Some(report)), "{}", String::from_utf8_lossy(text));
                 }
             }
         }
@@ -317,19 +320,19 @@ mod tests {
             open: false,
         };
         let none = Reading { slot: false, ..reading };
-        for said in [
+        for report in [
             LoadReport { reading, not_processed: None },
             LoadReport { reading: Reading { open: true, ..none }, not_processed: None },
             LoadReport { reading: none, not_processed: Some(NotProcessed::Full) },
             LoadReport { reading: none, not_processed: Some(NotProcessed::Away) },
         ] {
             let mut line = Vec::new();
-            write(&said, &mut line);
+            write(&report, &mut line);
             let value =
                 line.strip_prefix(b"endpoint-load-metrics: ").and_then(|rest| rest.strip_suffix(b"\r\n"));
-            assert_eq!(parse_fast(value.unwrap()), Some(said));
+            assert_eq!(parse_fast(value.unwrap()), Some(report));
             let mut metrics = 0;
-            assert_eq!(read(value.unwrap(), |_| metrics += 1), Ok(Some(said)));
+            assert_eq!(read(value.unwrap(), |_| metrics += 1), Ok(Some(report)));
             assert_eq!(metrics, 6);
         }
     }
@@ -386,7 +389,7 @@ mod tests {
             ", named_metrics.slot=10",
             ",",
         ];
-        let (mut quickly, mut all) = (0, 0);
+        let (mut fast_count, mut total) = (0, 0);
         for (first, second) in
             (0..wholes.len()).flat_map(|first| (0..wholes.len()).map(move |second| (first, second)))
         {
@@ -401,14 +404,14 @@ mod tests {
                     hundredths[first],
                     millionths[second],
                 );
-                all += 1;
-                if let Some(said) = parse_fast(text.as_bytes()) {
-                    quickly += 1;
-                    assert_eq!(read(text.as_bytes(), |_| ()), Ok(Some(said)), "{text}");
+                total += 1;
+                if let Some(report) = parse_fast(text.as_bytes()) {
+                    fast_count += 1;
+                    assert_eq!(read(text.as_bytes(), |_| ()), Ok(Some(report)), "{text}");
                 }
             }
         }
-        assert_eq!((quickly, all), (4 * 4 * 3, 12 * 12 * 6), "of numbers as they are written");
+        assert_eq!((fast_count, total), (4 * 4 * 3, 12 * 12 * 6), "of numbers as they are written");
         for text in [
             "",
             "TEXT ",
@@ -422,37 +425,37 @@ mod tests {
 
     #[test]
     fn what_the_server_says_itself_is_said_with_it() {
-        let said = LoadReport {
+        let report = LoadReport {
             reading: Reading { in_flight: 7, knee: 3.5, ..Reading::default() },
             not_processed: None,
         };
-        let joined = |theirs: &str| {
+        let merged = |other_report: &str| {
             let mut line = b"a: b\r\n".to_vec();
-            write(&said, &mut line);
-            merge(theirs.as_bytes(), &mut line);
+            write(&report, &mut line);
+            merge(other_report.as_bytes(), &mut line);
             let line = String::from_utf8(line).unwrap();
             let value =
                 line.strip_prefix("a: b\r\nendpoint-load-metrics: ").unwrap().strip_suffix("\r\n").unwrap();
             let mut others = Vec::new();
-            let read = read(value.as_bytes(), |metric| {
+            let parsed = read(value.as_bytes(), |metric| {
                 if !METRIC_NAMES.contains(&metric.name) {
                     others.push((metric.name.to_owned(), metric.value));
                 }
             });
-            assert_eq!(read, Ok(Some(said)), "{value}");
+            assert_eq!(parsed, Ok(Some(report)), "{value}");
             others
         };
-        let theirs = [("cpu_utilization".to_owned(), 0.3), ("queue".to_owned(), 4.0)];
+        let expected = [("cpu_utilization".to_owned(), 0.3), ("queue".to_owned(), 4.0)];
         for text in [
             "TEXT cpu_utilization=0.3, named_metrics.queue=4, named_metrics.rif=9",
             r#"JSON {"cpu_utilization": 0.3, "named_metrics": {"queue": 4, "knee": 1}}"#,
         ] {
-            assert_eq!(joined(text), theirs);
+            assert_eq!(merged(text), expected);
         }
-        assert!(joined("").is_empty() && joined("nonsense").is_empty() && joined("TEXT a=b").is_empty());
+        assert!(merged("").is_empty() && merged("nonsense").is_empty() && merged("TEXT a=b").is_empty());
         let many: Vec<String> = (0..64).map(|number| format!("named_metrics.n{number}=1")).collect();
         assert_eq!(
-            joined(&format!("TEXT {}", many.join(", "))).len(),
+            merged(&format!("TEXT {}", many.join(", "))).len(),
             orca::MAX_METRICS - METRIC_NAMES.len()
         );
     }
@@ -467,8 +470,8 @@ mod tests {
         for value in [0.0, 0.004, 0.005001, 0.996, 1.0, 9.999, 12.345678, 4095.75, 1e9, f64::from(u32::MAX)] {
             for decimals in [0, 2, 6] {
                 // Halves are up; others are as everywhere.
-                let all = format!("{:.decimals$}", value + 1e-9);
-                assert_eq!(text(value, decimals), all, "{value} {decimals}");
+                let expected = format!("{:.decimals$}", value + 1e-9);
+                assert_eq!(text(value, decimals), expected, "{value} {decimals}");
             }
         }
         assert_eq!((text(f64::NAN, 2), text(-3.0, 2)), ("0.00".to_owned(), "0.00".to_owned()));
@@ -478,12 +481,12 @@ mod tests {
     #[test]
     fn other_reports_say_nothing_of_the_kind() {
         let mut cpu = 0.0;
-        let said = read(b"TEXT cpu_utilization=0.3, named_metrics.queue=4", |metric| {
+        let report = read(b"TEXT cpu_utilization=0.3, named_metrics.queue=4", |metric| {
             if metric.name == "cpu_utilization" {
                 cpu = metric.value;
             }
         });
-        assert_eq!((said, cpu), (Ok(None), 0.3));
+        assert_eq!((report, cpu), (Ok(None), 0.3));
         assert!(read(b"TEXT named_metrics.rif=NaN", |_| {}).is_err());
     }
 }

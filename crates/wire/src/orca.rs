@@ -139,23 +139,23 @@ pub struct OrcaError(pub &'static str);
 /// assert_eq!(cpu, Some(0.3));
 /// # Ok::<(), orca::OrcaError>(())
 /// ```
-pub fn read(value: &[u8], each: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaError> {
+pub fn read(value: &[u8], on_metric: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaError> {
     let value = value.trim_ascii();
     if let Some(rest) = strip_word(b"BIN", value) {
-        return read_bin(rest, each);
+        return read_bin(rest, on_metric);
     }
     let value = check_len(value)?;
-    let mut found = MetricList::new();
+    let mut metrics = MetricList::new();
     if let Some(rest) = strip_word(b"JSON", value) {
-        json::read(rest, &mut found)?;
+        json::read(rest, &mut metrics)?;
     } else if let Some(rest) = strip_word(b"TEXT", value) {
-        text::read(rest, &mut found)?;
+        text::read(rest, &mut metrics)?;
     } else if value.starts_with(b"{") {
-        json::read(value, &mut found)?;
+        json::read(value, &mut metrics)?;
     } else {
-        text::read(value, &mut found)?;
+        text::read(value, &mut metrics)?;
     }
-    found.for_each(each);
+    metrics.for_each(on_metric);
     Ok(())
 }
 
@@ -163,12 +163,12 @@ pub fn read(value: &[u8], each: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaEr
 ///
 /// # Errors
 /// The same as those of [`read`].
-pub fn read_bin(value: &[u8], each: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaError> {
-    let mut room = [0; bin::MAX_DECODED];
-    let message = bin::decode(check_len(value)?.trim_ascii(), &mut room)?;
-    let mut found = MetricList::new();
-    bin::read(message, &mut found)?;
-    found.for_each(each);
+pub fn read_bin(value: &[u8], on_metric: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaError> {
+    let mut buffer = [0; bin::MAX_DECODED];
+    let message = bin::decode(check_len(value)?.trim_ascii(), &mut buffer)?;
+    let mut metrics = MetricList::new();
+    bin::read(message, &mut metrics)?;
+    metrics.for_each(on_metric);
     Ok(())
 }
 
@@ -176,10 +176,10 @@ pub fn read_bin(value: &[u8], each: impl FnMut(OrcaMetric<'_>)) -> Result<(), Or
 ///
 /// # Errors
 /// The same as those of [`read`].
-pub fn read_message(message: &[u8], each: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaError> {
-    let mut found = MetricList::new();
-    bin::read(check_len(message)?, &mut found)?;
-    found.for_each(each);
+pub fn read_message(message: &[u8], on_metric: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaError> {
+    let mut metrics = MetricList::new();
+    bin::read(check_len(message)?, &mut metrics)?;
+    metrics.for_each(on_metric);
     Ok(())
 }
 
@@ -214,23 +214,23 @@ impl<'a> MetricList<'a> {
     /// Adds a metric, or replaces the one with the same name.
     fn upsert(&mut self, metric: OrcaMetric<'a>) -> Result<(), OrcaError> {
         metric.check()?;
-        if let Some(at) = self.position(&metric) {
-            self.metrics[at] = metric;
+        if let Some(index) = self.position(&metric) {
+            self.metrics[index] = metric;
             return Ok(());
         }
-        let room = self.metrics.get_mut(self.len).ok_or(OrcaError("it has too many metrics"))?;
-        *room = metric;
+        let slot = self.metrics.get_mut(self.len).ok_or(OrcaError("it has too many metrics"))?;
+        *slot = metric;
         self.len += 1;
         Ok(())
     }
 
     fn position(&self, metric: &OrcaMetric<'_>) -> Option<usize> {
-        let same = |known: &OrcaMetric<'_>| known.kind == metric.kind && known.name == metric.name;
+        let same = |existing: &OrcaMetric<'_>| existing.kind == metric.kind && existing.name == metric.name;
         self.metrics[..self.len].iter().position(same)
     }
 
-    fn for_each(&self, mut each: impl FnMut(OrcaMetric<'_>)) {
-        self.metrics[..self.len].iter().for_each(|metric| each(*metric));
+    fn for_each(&self, mut on_metric: impl FnMut(OrcaMetric<'_>)) {
+        self.metrics[..self.len].iter().for_each(|metric| on_metric(*metric));
     }
 }
 
@@ -241,8 +241,8 @@ fn name(bytes: &[u8]) -> Result<&str, OrcaError> {
 
 /// Parses a decimal number: the `f64` notation without the literals for infinities and NaN.
 fn number(bytes: &[u8]) -> Result<f64, OrcaError> {
-    let plain = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
-    let text = std::str::from_utf8(bytes).ok().filter(|text| text.as_bytes().iter().all(plain));
+    let is_numeric = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+    let text = std::str::from_utf8(bytes).ok().filter(|text| text.as_bytes().iter().all(is_numeric));
     text.and_then(|text| text.parse().ok()).ok_or(OrcaError("a value is not a number"))
 }
 

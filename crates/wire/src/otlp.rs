@@ -258,7 +258,7 @@ mod tests {
         let export = ExportTraceRequest { resource_spans: vec![ResourceSpans { resource, scope_spans }] };
         assert_eq!(export.encode_to_vec(), b"\x0a\x0e\x0a\0\x12\x0a\x0a\x06\x0a\x01s\x12\x011\x12\0");
         let answer = ExportTraceResponse::decode(&b"\x0a\x06\x08\x05\x12\x02no"[..]).unwrap();
-        let said = answer.partial_success.unwrap();
-        assert_eq!((said.rejected_spans, &*said.error_message), (5, "no"));
+        let partial_success = answer.partial_success.unwrap();
+        assert_eq!((partial_success.rejected_spans, &*partial_success.error_message), (5, "no"));
     }
 }

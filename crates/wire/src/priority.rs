@@ -6,14 +6,14 @@
 
 /// Parses the urgency in a field's value, 0 to 7; `None` if the value contains none.
 pub fn urgency(value: &[u8]) -> Option<u8> {
-    let mut said = value.split(|byte| *byte == b',').filter_map(|member| {
+    let mut urgencies = value.split(|byte| *byte == b',').filter_map(|member| {
         let item = member.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         match item.strip_prefix(b"u=").unwrap_or(item) {
             [digit @ b'0'..=b'7'] => Some(digit - b'0'),
             _ => None,
         }
     });
-    said.next_back()
+    urgencies.next_back()
 }
 
 /// Returns the urgency from the field with this name, in any case. `head` begins with a request line and has
@@ -21,11 +21,11 @@ pub fn urgency(value: &[u8]) -> Option<u8> {
 pub fn urgency_in_head(head: &[u8], name: &str) -> Option<u8> {
     let lines =
         head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-    let said = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
+    let urgencies = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
         let (field, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
         field.eq_ignore_ascii_case(name.as_bytes()).then(|| urgency(value.get(1..)?))?
     });
-    said.last()
+    urgencies.last()
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn an_urgency_is_a_digit_behind_u_or_alone() {
-        for (value, said) in [
+        for (value, expected) in [
             ("u=0", Some(0)),
             ("u=7, i", Some(7)),
             ("i, u=2", Some(2)),
@@ -53,7 +53,7 @@ mod tests {
             ("high", None),
             ("u = 1", None),
         ] {
-            assert_eq!(urgency(value.as_bytes()), said, "{value}");
+            assert_eq!(urgency(value.as_bytes()), expected, "{value}");
         }
     }
 

@@ -40,17 +40,17 @@ pub fn split_series(text: &str) -> Option<(&str, &str, &str)> {
         return None;
     }
     let rest = rest.trim_start();
-    let Some(inside) = rest.strip_prefix('{') else { return Some((name, "", rest)) };
-    let end = labels_end(inside)?;
-    Some((name, &inside[..end], &inside[end + 1..]))
+    let Some(label_text) = rest.strip_prefix('{') else { return Some((name, "", rest)) };
+    let end = labels_end(label_text)?;
+    Some((name, &label_text[..end], &label_text[end + 1..]))
 }
 
 /// Parses labels ([`MetricSample::labels`]) and stops at the first malformed one. In values `\\`, `\"` and
 /// `\n` are unescaped.
 pub fn labels(mut text: &str) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
     std::iter::from_fn(move || {
-        let (name, rest) = text.split_once('=')?;
-        let value = rest.trim_start().strip_prefix('"')?;
+        let (name, value_text) = text.split_once('=')?;
+        let value = value_text.trim_start().strip_prefix('"')?;
         let mut escaped = false;
         let end = value.bytes().position(|byte| {
             let end = byte == b'"' && !escaped;
@@ -71,23 +71,23 @@ fn parse_sample(line: &str) -> Option<MetricSample<'_>> {
 
 /// Returns the length of the name at the beginning of `text`, in bytes.
 fn name_end(text: &str) -> usize {
-    let fits = |(at, byte): (usize, u8)| match byte {
+    let is_name_byte = |(index, byte): (usize, u8)| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'_' | b':' => true,
-        b'0'..=b'9' => at > 0,
+        b'0'..=b'9' => index > 0,
         _ => false,
     };
-    text.bytes().enumerate().position(|pair| !fits(pair)).unwrap_or(text.len())
+    text.bytes().enumerate().position(|pair| !is_name_byte(pair)).unwrap_or(text.len())
 }
 
 /// Returns the offset of the brace that ends the labels; braces within quotes do not count.
-fn labels_end(inside: &str) -> Option<usize> {
+fn labels_end(label_text: &str) -> Option<usize> {
     let (mut quoted, mut escaped) = (false, false);
-    for (at, byte) in inside.bytes().enumerate() {
+    for (index, byte) in label_text.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,
             b'\\' if quoted => escaped = true,
             b'"' => quoted = !quoted,
-            b'}' if !quoted => return Some(at),
+            b'}' if !quoted => return Some(index),
             _ => {}
         }
     }
@@ -98,10 +98,10 @@ fn unescaped(value: &str) -> Cow<'_, str> {
     if !value.contains('\\') {
         return value.into();
     }
-    let mut plain = String::with_capacity(value.len());
+    let mut unescaped_text = String::with_capacity(value.len());
     let mut chars = value.chars();
     while let Some(c) = chars.next() {
-        plain.push(match c {
+        unescaped_text.push(match c {
             '\\' => match chars.next() {
                 Some('n') => '\n',
                 Some(c) => c,
@@ -110,7 +110,7 @@ fn unescaped(value: &str) -> Cow<'_, str> {
             c => c,
         });
     }
-    plain.into()
+    unescaped_text.into()
 }
 
 /// Parses a number in Go's notation, which the format prescribes.
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn labels_are_read_one_by_one() {
         let text = r#"path="C:\\DIR",error = "no:\n\"x\" {0}", b="" ,c=d,e="f""#;
-        let found: Vec<_> = labels(text).collect();
-        assert_eq!(found[..2], [("path", "C:\\DIR".into()), ("error", "no:\n\"x\" {0}".into())]);
-        assert_eq!(found[2..], [("b", "".into())], "up to the first that is malformed");
+        let pairs: Vec<_> = labels(text).collect();
+        assert_eq!(pairs[..2], [("path", "C:\\DIR".into()), ("error", "no:\n\"x\" {0}".into())]);
+        assert_eq!(pairs[2..], [("b", "".into())], "up to the first that is malformed");
         assert_eq!(split_series("a{b=\"}\"} rest"), Some(("a", "b=\"}\"", " rest")));
         assert_eq!((split_series("a{b"), split_series("1a")), (None, None));
     }

@@ -58,11 +58,11 @@ pub struct ProxyHeaderError(pub &'static str);
 /// # Errors
 /// The input begins with something else, or with a header that is malformed or too long.
 pub fn parse(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
-    let agrees = |with: &[u8]| input.iter().zip(with).all(|(byte, wanted)| byte == wanted);
-    if agrees(&SIGNATURE) {
+    let matches_prefix = |prefix: &[u8]| input.iter().zip(prefix).all(|(byte, wanted)| byte == wanted);
+    if matches_prefix(&SIGNATURE) {
         return if input.len() < V2_HEADER_LEN { check_prefix_v2(input) } else { parse_v2(input) };
     }
-    if agrees(V1_PREFIX) {
+    if matches_prefix(V1_PREFIX) {
         return parse_v1(input);
     }
     Err(ProxyHeaderError("the connection does not begin with one"))
@@ -101,17 +101,17 @@ fn to_ipv6(address: IpAddr) -> Ipv6Addr {
 
 fn parse_v1(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
     let window = &input[..input.len().min(MAX_V1)];
-    let Some(end) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+    let Some(line_end) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return if window.len() < MAX_V1 { Ok(None) } else { Err(ProxyHeaderError("the line is too long")) };
     };
-    match (window[end], window.get(end + 1)) {
+    match (window[line_end], window.get(line_end + 1)) {
         (b'\r', Some(b'\n')) => {}
         (b'\r', None) if window.len() < MAX_V1 => return Ok(None),
         _ => return Err(ProxyHeaderError("the line does not end in CRLF")),
     }
-    let line = window.get(V1_PREFIX.len()..end).and_then(|line| std::str::from_utf8(line).ok());
+    let line = window.get(V1_PREFIX.len()..line_end).and_then(|line| std::str::from_utf8(line).ok());
     let line = line.ok_or(ProxyHeaderError("the line is not text"))?;
-    let header = |addresses| ProxyHeader { len: end + 2, addresses };
+    let header = |addresses| ProxyHeader { len: line_end + 2, addresses };
     // A receiver ignores all that follows UNKNOWN.
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
         return Ok(Some(header(None)));
@@ -125,8 +125,8 @@ fn parse_v1(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
             _ => None,
         }
     };
-    let mut end = |text: Option<&str>| Some(SocketAddr::new(ip(text)?, port(words.next()?)?));
-    match (end(source), end(destination), words.next()) {
+    let mut endpoint = |text: Option<&str>| Some(SocketAddr::new(ip(text)?, port(words.next()?)?));
+    match (endpoint(source), endpoint(destination), words.next()) {
         (Some(source), Some(destination), None) => {
             Ok(Some(header(Some(ProxyAddresses { source, destination }))))
         }
@@ -136,14 +136,14 @@ fn parse_v1(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
 
 /// Parses a port in decimal digits without sign or leading zeros.
 fn port(text: &str) -> Option<u16> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
-    text.parse().ok().filter(|_| plain)
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| is_plain)
 }
 
 /// Checks an incomplete fixed part with a valid signature: an error means that it cannot become a header.
 fn check_prefix_v2(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
-    if let Some(command) = input.get(12) {
-        let local = is_local(*command)?;
+    if let Some(command_byte) = input.get(12) {
+        let local = is_local(*command_byte)?;
         if let Some(family) = input.get(13) {
             AddressFamily::from_byte(*family, local)?;
         }
@@ -165,25 +165,27 @@ fn parse_v2(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
         return Ok(None);
     }
     let block = &input[V2_HEADER_LEN..];
-    let end = |ip: IpAddr, port: &[u8]| SocketAddr::new(ip, u16::from_be_bytes([port[0], port[1]]));
+    let endpoint = |ip: IpAddr, port: &[u8]| SocketAddr::new(ip, u16::from_be_bytes([port[0], port[1]]));
     let addresses = match family {
         AddressFamily::None | AddressFamily::Unix => None,
         AddressFamily::V4 => {
-            let ip = |at: usize| Ipv4Addr::new(block[at], block[at + 1], block[at + 2], block[at + 3]).into();
+            let ip = |offset: usize| {
+                Ipv4Addr::new(block[offset], block[offset + 1], block[offset + 2], block[offset + 3]).into()
+            };
             Some(ProxyAddresses {
-                source: end(ip(0), &block[8..10]),
-                destination: end(ip(4), &block[10..12]),
+                source: endpoint(ip(0), &block[8..10]),
+                destination: endpoint(ip(4), &block[10..12]),
             })
         }
         AddressFamily::V6 => {
-            let ip = |at: usize| {
+            let ip = |offset: usize| {
                 let mut octets = [0; 16];
-                octets.copy_from_slice(&block[at..at + 16]);
+                octets.copy_from_slice(&block[offset..offset + 16]);
                 IpAddr::from(octets)
             };
             Some(ProxyAddresses {
-                source: end(ip(0), &block[32..34]),
-                destination: end(ip(16), &block[34..36]),
+                source: endpoint(ip(0), &block[32..34]),
+                destination: endpoint(ip(16), &block[34..36]),
             })
         }
     };
@@ -235,11 +237,11 @@ impl AddressFamily {
 fn write_v1(pair: Option<AddressPair>, out: &mut Vec<u8>) {
     // Writing to a vector cannot fail.
     let _ = match pair {
-        Some(AddressPair::V4(source, destination, (from, to))) => {
-            write!(out, "PROXY TCP4 {source} {destination} {from} {to}\r\n")
+        Some(AddressPair::V4(source, destination, (source_port, destination_port))) => {
+            write!(out, "PROXY TCP4 {source} {destination} {source_port} {destination_port}\r\n")
         }
-        Some(AddressPair::V6(source, destination, (from, to))) => {
-            write!(out, "PROXY TCP6 {source} {destination} {from} {to}\r\n")
+        Some(AddressPair::V6(source, destination, (source_port, destination_port))) => {
+            write!(out, "PROXY TCP6 {source} {destination} {source_port} {destination_port}\r\n")
         }
         None => write!(out, "PROXY UNKNOWN\r\n"),
     };
@@ -247,7 +249,7 @@ fn write_v1(pair: Option<AddressPair>, out: &mut Vec<u8>) {
 
 fn write_v2(pair: Option<AddressPair>, out: &mut Vec<u8>) {
     out.extend_from_slice(&SIGNATURE);
-    let (from, to) = match pair {
+    let (source_port, destination_port) = match pair {
         Some(AddressPair::V4(source, destination, ports)) => {
             out.extend_from_slice(&[0x21, 0x11, 0, 12]);
             out.extend_from_slice(&source.octets());
@@ -262,8 +264,8 @@ fn write_v2(pair: Option<AddressPair>, out: &mut Vec<u8>) {
         }
         None => return out.extend_from_slice(&[0x20, 0x00, 0, 0]),
     };
-    out.extend_from_slice(&from.to_be_bytes());
-    out.extend_from_slice(&to.to_be_bytes());
+    out.extend_from_slice(&source_port.to_be_bytes());
+    out.extend_from_slice(&destination_port.to_be_bytes());
 }
 
 #[cfg(test)]

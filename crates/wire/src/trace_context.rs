@@ -17,25 +17,26 @@ pub struct TraceParent {
 }
 
 /// The length of the field's value in version 00, in bytes.
-const LENGTH: usize = 55;
+const PARENT_LEN: usize = 55;
 /// The offset of the span's ID in the value.
-const SPAN: usize = 36;
+const SPAN_OFFSET: usize = 36;
 /// The maximum length of `tracestate` that is kept for a span, in bytes.
-const STATE: usize = 512;
+const MAX_STATE_LEN: usize = 512;
 
 impl TraceParent {
     /// Parses the value of a field; `None` if it is invalid.
     pub fn read(value: &[u8]) -> Option<Self> {
-        let (known, rest) = value.split_at_checked(LENGTH)?;
-        let [version] = digits::<1>(&known[..2])?;
-        let whole = if version == 0 { rest.is_empty() } else { matches!(rest.first(), None | Some(b'-')) };
-        if version == 0xff || !whole || ![2, 35, 52].iter().all(|at| known[*at] == b'-') {
+        let (fixed, rest) = value.split_at_checked(PARENT_LEN)?;
+        let [version] = digits::<1>(&fixed[..2])?;
+        let is_complete =
+            if version == 0 { rest.is_empty() } else { matches!(rest.first(), None | Some(b'-')) };
+        if version == 0xff || !is_complete || ![2, 35, 52].iter().all(|index| fixed[*index] == b'-') {
             return None;
         }
-        let (trace, span) = (digits::<16>(&known[3..35])?, digits::<8>(&known[SPAN..52])?);
-        let [flags] = digits::<1>(&known[53..])?;
-        let right = trace != [0; 16] && span != [0; 8];
-        right.then_some(Self { trace, span, sampled: flags & 1 == 1 })
+        let (trace, span) = (digits::<16>(&fixed[3..35])?, digits::<8>(&fixed[SPAN_OFFSET..52])?);
+        let [flags] = digits::<1>(&fixed[53..])?;
+        let is_valid = trace != [0; 16] && span != [0; 8];
+        is_valid.then_some(Self { trace, span, sampled: flags & 1 == 1 })
     }
 
     /// Returns the value of the field in version 00.
@@ -52,9 +53,9 @@ pub fn hex(bytes: &[u8]) -> String {
 /// Returns the trace of a head. `head` begins with a request line and has been validated; bytes after its
 /// empty line are ignored.
 pub fn parent_in_head(head: &[u8]) -> Option<TraceParent> {
-    let mut said = values(head, b"traceparent");
-    let only = said.next()?;
-    if said.next().is_some() { None } else { TraceParent::read(only) }
+    let mut parents = values(head, b"traceparent");
+    let value = parents.next()?;
+    if parents.next().is_some() { None } else { TraceParent::read(value) }
 }
 
 /// Returns the `tracestate` of a head with its fields joined. The result is empty if the value is missing,
@@ -66,7 +67,7 @@ pub fn state_in_head(head: &[u8]) -> String {
             state.push(',');
         }
         match std::str::from_utf8(value) {
-            Ok(text) if text.is_ascii() && state.len() + text.len() <= STATE => state.push_str(text),
+            Ok(text) if text.is_ascii() && state.len() + text.len() <= MAX_STATE_LEN => state.push_str(text),
             _ => return String::new(),
         }
     }
@@ -78,32 +79,32 @@ pub fn state_in_head(head: &[u8]) -> String {
 /// overwrite.
 pub fn replace_parent(head: &mut Vec<u8>, parent: &TraceParent, keep_state: bool) -> usize {
     let mut out = Vec::with_capacity(head.len() + 80);
-    let mut at = 0;
+    let mut span_offset = 0;
     let mut in_head = true;
     for (number, line) in head.split_inclusive(|byte| *byte == b'\n').enumerate() {
         in_head &= !matches!(line, b"\r\n" | b"\n");
-        let gone = number > 0
+        let is_dropped = number > 0
             && in_head
             && (has_name(line, b"traceparent") || !keep_state && has_name(line, b"tracestate"));
-        if !gone {
+        if !is_dropped {
             out.extend_from_slice(line);
         }
         if number == 0 {
             out.extend_from_slice(b"traceparent: ");
-            at = out.len() + SPAN;
+            span_offset = out.len() + SPAN_OFFSET;
             out.extend_from_slice(parent.text().as_bytes());
             out.extend_from_slice(b"\r\n");
         }
     }
     *head = out;
-    at
+    span_offset
 }
 
 /// Overwrites the span that [`replace_parent`] wrote.
-pub fn set_span(head: &mut [u8], at: usize, span: &[u8; 8]) {
-    let places = head.iter_mut().skip(at);
-    for (place, digit) in places.zip(hex(span).bytes()) {
-        *place = digit;
+pub fn set_span(head: &mut [u8], span_offset: usize, span: &[u8; 8]) {
+    let targets = head.iter_mut().skip(span_offset);
+    for (target, digit) in targets.zip(hex(span).bytes()) {
+        *target = digit;
     }
 }
 
@@ -120,13 +121,13 @@ fn values<'h>(head: &'h [u8], name: &'h [u8]) -> impl Iterator<Item = &'h [u8]> 
     lines.filter(move |line| has_name(line, name)).map(move |line| line[name.len() + 1..].trim_ascii())
 }
 
-fn digit(half: u8) -> u8 {
-    if half < 10 { b'0' + half } else { b'a' + half - 10 }
+fn digit(nibble: u8) -> u8 {
+    if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 }
 }
 
 /// Decodes N bytes from 2 N lower-case hexadecimal digits.
 fn digits<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    let half = |digit: u8| match digit {
+    let nibble = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),
         _ => None,
@@ -137,7 +138,7 @@ fn digits<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
         return None;
     }
     for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = half(*high)? << 4 | half(*low)?;
+        *byte = nibble(*high)? << 4 | nibble(*low)?;
     }
     Some(bytes)
 }
@@ -155,9 +156,9 @@ mod tests {
 
     #[test]
     fn a_parent_is_read_strictly() {
-        let good = parent();
-        assert!(good.sampled && hex(&good.trace) == TRACE && hex(&good.span) == PARENT);
-        assert_eq!(good.text(), format!("00-{TRACE}-{PARENT}-01"));
+        let parsed = parent();
+        assert!(parsed.sampled && hex(&parsed.trace) == TRACE && hex(&parsed.span) == PARENT);
+        assert_eq!(parsed.text(), format!("00-{TRACE}-{PARENT}-01"));
         for (value, sampled) in [
             (format!("00-{TRACE}-{PARENT}-00"), false),
             // Unknown flags are ignored.
@@ -168,7 +169,11 @@ mod tests {
             (format!("cc-{TRACE}-{PARENT}-01-what-the-future-brings"), true),
             (format!("cc-{TRACE}-{PARENT}-01-"), true),
         ] {
-            assert_eq!(TraceParent::read(value.as_bytes()).map(|it| it.sampled), Some(sampled), "{value}");
+            assert_eq!(
+                TraceParent::read(value.as_bytes()).map(|trace_parent| trace_parent.sampled),
+                Some(sampled),
+                "{value}"
+            );
         }
         let (zeros, none) = ("0".repeat(32), "0".repeat(16));
         for bad in [
@@ -215,18 +220,18 @@ mod tests {
     fn a_head_is_given_another_parent_and_its_body_stays() {
         let fields = "Host: a\r\ntraceparent: old\r\nTRACESTATE: a=1\r\nTraceparent: older\r\nX: y\r\n";
         let text = format!("POST /x HTTP/1.1\r\n{fields}\r\ntraceparent: body\r\n\r\ntracestate: body\r\n");
-        let given = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n");
+        let new_parent = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n");
         for (keep, state) in [(true, "TRACESTATE: a=1\r\n"), (false, "")] {
             let mut head = text.clone().into_bytes();
-            let at = replace_parent(&mut head, &parent(), keep);
-            let right = format!(
-                "POST /x HTTP/1.1\r\n{given}Host: a\r\n{state}X: y\r\n\r\ntraceparent: \
+            let span_offset = replace_parent(&mut head, &parent(), keep);
+            let expected = format!(
+                "POST /x HTTP/1.1\r\n{new_parent}Host: a\r\n{state}X: y\r\n\r\ntraceparent: \
                  body\r\n\r\ntracestate: body\r\n"
             );
-            assert_eq!(String::from_utf8(head.clone()).unwrap(), right);
-            set_span(&mut head, at, &[1, 2, 3, 4, 5, 6, 7, 0xab]);
-            let other = right.replace(PARENT, "01020304050607ab");
-            assert_eq!(String::from_utf8(head.clone()).unwrap(), other);
+            assert_eq!(String::from_utf8(head.clone()).unwrap(), expected);
+            set_span(&mut head, span_offset, &[1, 2, 3, 4, 5, 6, 7, 0xab]);
+            let replaced = expected.replace(PARENT, "01020304050607ab");
+            assert_eq!(String::from_utf8(head.clone()).unwrap(), replaced);
             assert_eq!(parent_in_head(&head).unwrap().span, [1, 2, 3, 4, 5, 6, 7, 0xab]);
         }
     }

@@ -100,7 +100,7 @@ impl Caller {
     /// Returns `true` if the credential has expired. Connections may outlive it.
     pub fn is_expired(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.valid_until.is_some_and(|until| now > until)
+        self.valid_until.is_some_and(|valid_until| now > valid_until)
     }
 
     fn new(kind: CredentialKind, name: String) -> Self {

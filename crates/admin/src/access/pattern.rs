@@ -33,14 +33,15 @@ impl CallerPattern {
     pub fn matches(&self, caller: &Caller) -> bool {
         match self {
             Self::Spiffe(id) => caller.kind == CredentialKind::Spiffe && caller.name == *id,
-            Self::SpiffePrefix(begin) => {
+            Self::SpiffePrefix(prefix) => {
                 caller.kind == CredentialKind::Spiffe
-                    && caller.name.strip_prefix(begin.as_str()).is_some_and(|rest| !rest.is_empty())
+                    && caller.name.strip_prefix(prefix.as_str()).is_some_and(|rest| !rest.is_empty())
             }
             Self::Subject(name) => caller.kind == CredentialKind::Jwt && caller.name == *name,
-            Self::Claim(key, wanted) => {
-                let told = caller.claims.get(key);
-                caller.kind == CredentialKind::Jwt && told.is_some_and(|told| told.contains(wanted))
+            Self::Claim(key, value) => {
+                let claim_values = caller.claims.get(key);
+                caller.kind == CredentialKind::Jwt
+                    && claim_values.is_some_and(|claim_values| claim_values.contains(value))
             }
             Self::Principal(name) => caller.kind == CredentialKind::Krb5 && caller.name == *name,
         }
@@ -73,18 +74,18 @@ impl FromStr for CallerPattern {
             );
         }
         match text.strip_suffix('*') {
-            Some(begin) if !begin.ends_with('/') || begin == "spiffe://" => {
+            Some(prefix) if !prefix.ends_with('/') || prefix == "spiffe://" => {
                 Err("has a star within a word: it stands for whole words, as in spiffe://example.org/ops/*"
                     .into())
             }
-            Some(begin) => {
-                let rest = begin.strip_prefix("spiffe://").unwrap_or_default();
+            Some(prefix) => {
+                let rest = prefix.strip_prefix("spiffe://").unwrap_or_default();
                 let (name, path) = rest.split_once('/').unwrap_or_default();
                 match path.strip_suffix('/') {
                     Some(path) => check_id(name, path)?,
                     None => check_trust_domain(name)?,
                 }
-                Ok(Self::SpiffePrefix(begin.into()))
+                Ok(Self::SpiffePrefix(prefix.into()))
             }
             None => {
                 spiffe_id(text)?;
@@ -98,7 +99,7 @@ impl fmt::Display for CallerPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Spiffe(id) => f.write_str(id),
-            Self::SpiffePrefix(begin) => write!(f, "{begin}*"),
+            Self::SpiffePrefix(prefix) => write!(f, "{prefix}*"),
             Self::Subject(name) => write!(f, "jwt:{name}"),
             Self::Claim(key, value) => write!(f, "jwt:{key}={value}"),
             Self::Principal(name) => write!(f, "krb5:{name}"),
@@ -126,8 +127,8 @@ pub fn spiffe_id(text: &str) -> Result<&str, String> {
 /// # Errors
 /// The reason why it is invalid, as text that follows the name.
 pub fn trust_domain(text: &str) -> Result<(), String> {
-    let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
-    if text.is_empty() || text.len() > 255 || !text.bytes().all(sound) {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
+    if text.is_empty() || text.len() > 255 || !text.bytes().all(is_allowed) {
         return Err("is not a trust domain: small letters, digits, dots, dashes and underscores".into());
     }
     Ok(())
@@ -155,9 +156,10 @@ fn check_trust_domain(name: &str) -> Result<(), String> {
 
 fn check_id(name: &str, path: &str) -> Result<(), String> {
     check_trust_domain(name)?;
-    let sound = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
-    let word = |word: &str| !matches!(word, "" | "." | "..") && word.bytes().all(sound);
-    if !path.split('/').all(word) {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    let is_valid_segment =
+        |segment: &str| !matches!(segment, "" | "." | "..") && segment.bytes().all(is_allowed);
+    if !path.split('/').all(is_valid_segment) {
         return Err(
             "has a malformed path: letters, digits, dots, dashes and underscores between slashes".into()
         );
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        for (text, why) in [
+        for (text, expected_reason) in [
             ("alice", "neither"),
             ("jwt:", "names nobody"),
             ("jwt:=x", "empty claim"),
@@ -208,18 +210,18 @@ mod tests {
             ("spiffe://user@example.org/a", "malformed trust domain"),
             ("spiffe://example.org:80/a", "malformed trust domain"),
         ] {
-            let said = text.parse::<CallerPattern>().unwrap_err();
-            assert!(said.contains(why), "{text}: {said}");
+            let error = text.parse::<CallerPattern>().unwrap_err();
+            assert!(error.contains(expected_reason), "{text}: {error}");
         }
     }
 
     #[test]
     fn a_star_is_for_what_is_below() {
         let pattern: CallerPattern = "spiffe://example.org/ops/*".parse().unwrap();
-        let fits = |id: &str| pattern.matches(&Caller::spiffe(id));
-        assert!(fits("spiffe://example.org/ops/a") && fits("spiffe://example.org/ops/a/b"));
-        assert!(!fits("spiffe://example.org/ops") && !fits("spiffe://example.org/opsx/a"));
-        assert!(!fits("spiffe://example.com/ops/a"));
+        let matches_id = |id: &str| pattern.matches(&Caller::spiffe(id));
+        assert!(matches_id("spiffe://example.org/ops/a") && matches_id("spiffe://example.org/ops/a/b"));
+        assert!(!matches_id("spiffe://example.org/ops") && !matches_id("spiffe://example.org/opsx/a"));
+        assert!(!matches_id("spiffe://example.com/ops/a"));
         assert!(!pattern.matches(&Caller::jwt("spiffe://example.org/ops/a", Default::default())));
     }
 
@@ -227,12 +229,14 @@ mod tests {
     fn a_principal_is_that_of_a_ticket_to_the_letter() {
         let pattern: CallerPattern = "krb5:alice@EXAMPLE.ORG".parse().unwrap();
         assert!(pattern.matches(&Caller::krb5("alice@EXAMPLE.ORG")));
-        for other in ["alice@EXAMPLE.COM", "alice/admin@EXAMPLE.ORG", "Alice@EXAMPLE.ORG", "alice", ""] {
-            assert!(!pattern.matches(&Caller::krb5(other)), "{other}");
+        for other_principal in
+            ["alice@EXAMPLE.COM", "alice/admin@EXAMPLE.ORG", "Alice@EXAMPLE.ORG", "alice", ""]
+        {
+            assert!(!pattern.matches(&Caller::krb5(other_principal)), "{other_principal}");
         }
-        let alike = Caller::jwt("alice@EXAMPLE.ORG", Default::default());
+        let same_name = Caller::jwt("alice@EXAMPLE.ORG", Default::default());
         let token: CallerPattern = "jwt:alice@EXAMPLE.ORG".parse().unwrap();
-        assert!(!pattern.matches(&alike) && token.matches(&alike));
+        assert!(!pattern.matches(&same_name) && token.matches(&same_name));
         assert!(!token.matches(&Caller::krb5("alice@EXAMPLE.ORG")));
     }
 }

@@ -21,14 +21,14 @@ pub struct Role {
 impl Role {
     /// Returns the built-in role with this name; without operations if there is none.
     pub(super) fn built_in(name: &str) -> Self {
-        let has = |nature: OperationClass| match name {
-            "viewer" => nature == OperationClass::Query,
-            "operator" => matches!(nature, OperationClass::Query | OperationClass::Operate),
+        let includes_class = |class: OperationClass| match name {
+            "viewer" => class == OperationClass::Query,
+            "operator" => matches!(class, OperationClass::Query | OperationClass::Operate),
             "admin" => true,
             _ => false,
         };
         let operations =
-            ROUTES.iter().filter(|route| has(route.class)).map(|route| route.operation).collect();
+            ROUTES.iter().filter(|route| includes_class(route.class)).map(|route| route.operation).collect();
         Self { name: name.to_owned(), operations, groups: None }
     }
 }

@@ -48,43 +48,43 @@ impl RequestedAction {
     /// It does not describe an existing action.
     pub(super) fn parse(fields: &[(String, String)]) -> Result<Self, String> {
         let text = |name| first_field(fields, name).unwrap_or_default().to_owned();
-        let asked = text("do");
-        let Some((deed, verb, word)) = ACTIONS.iter().find(|(name, ..)| *name == asked) else {
+        let requested_name = text("do");
+        let Some((action_name, operation, label)) = ACTIONS.iter().find(|(name, ..)| *name == requested_name)
+        else {
             let names: Vec<&str> = ACTIONS.iter().map(|(name, ..)| *name).collect();
             return Err(format!("do: there are {}", names.join(", ")));
         };
-        let wanted = Self {
-            name: deed,
-            operation: *verb,
-            label: word,
+        let action = Self {
+            name: action_name,
+            operation: *operation,
+            label,
             group: text("group"),
             member: text("member"),
             listener: text("listener"),
             value: text("value"),
         };
-        let needs = match *deed {
-            "disable-listener" | "enable-listener" => [("listener", &wanted.listener)].to_vec(),
-            "disable-balancing" | "enable-balancing" => [("group", &wanted.group)].to_vec(),
-            "set" => [("group", &wanted.group), ("value", &wanted.value)].to_vec(),
-            _ => [("group", &wanted.group), ("member", &wanted.member)].to_vec(),
+        let required = match *action_name {
+            "disable-listener" | "enable-listener" => [("listener", &action.listener)].to_vec(),
+            "disable-balancing" | "enable-balancing" => [("group", &action.group)].to_vec(),
+            "set" => [("group", &action.group), ("value", &action.value)].to_vec(),
+            _ => [("group", &action.group), ("member", &action.member)].to_vec(),
         };
-        if let Some((name, _)) = needs.iter().find(|(_, value)| value.is_empty()) {
+        if let Some((name, _)) = required.iter().find(|(_, value)| value.is_empty()) {
             return Err(format!("{name} is missing"));
         }
         // A confirmed action contains all that is shown and nothing else: a crafted link must not look
         // harmless.
-        let given = [
-            ("group", &wanted.group),
-            ("member", &wanted.member),
-            ("listener", &wanted.listener),
-            ("value", &wanted.value),
+        let fields_given = [
+            ("group", &action.group),
+            ("member", &action.member),
+            ("listener", &action.listener),
+            ("value", &action.value),
         ];
-        match given
-            .iter()
-            .find(|(name, value)| !value.is_empty() && needs.iter().all(|(needed, _)| needed != name))
-        {
-            Some((name, _)) => Err(format!("{deed} takes no {name}")),
-            None => Ok(wanted),
+        match fields_given.iter().find(|(name, value)| {
+            !value.is_empty() && required.iter().all(|(required_name, _)| required_name != name)
+        }) {
+            Some((name, _)) => Err(format!("{action_name} takes no {name}")),
+            None => Ok(action),
         }
     }
 
@@ -119,29 +119,32 @@ impl RequestedAction {
     }
 
     fn title(&self) -> String {
-        let to = if self.value.is_empty() { String::new() } else { format!(" to {}", self.value) };
-        format!("{} {}{to}", self.label, self.target())
+        let target_text = if self.value.is_empty() { String::new() } else { format!(" to {}", self.value) };
+        format!("{} {}{target_text}", self.label, self.target())
     }
 
     /// Returns the same command for the command line.
     fn command(&self) -> String {
-        let shell = |text: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]/".contains(&byte);
-            if !text.is_empty() && text.bytes().all(plain) {
+        let shell_quote = |text: &str| {
+            let is_unquoted = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]/".contains(&byte);
+            if !text.is_empty() && text.bytes().all(is_unquoted) {
                 text.to_owned()
             } else {
                 format!("'{}'", text.replace('\'', "'\\''"))
             }
         };
-        let (group, member) = (shell(&self.group), shell(&self.member));
+        let (group, member) = (shell_quote(&self.group), shell_quote(&self.member));
         match self.name {
             "drain" | "undrain" => format!("plimsoll {} {member} --group {group}", self.name),
             "disable" | "enable" => format!("plimsoll {} member {member} --group {group}", self.name),
             "disable-balancing" => format!("plimsoll disable balancing {group}"),
             "enable-balancing" => format!("plimsoll enable balancing {group}"),
-            "disable-listener" => format!("plimsoll disable listener {}", shell(&self.listener)),
-            "enable-listener" => format!("plimsoll enable listener {}", shell(&self.listener)),
-            _ => format!("plimsoll set group {}", shell(&format!("{}.strategy={}", self.group, self.value))),
+            "disable-listener" => format!("plimsoll disable listener {}", shell_quote(&self.listener)),
+            "enable-listener" => format!("plimsoll enable listener {}", shell_quote(&self.listener)),
+            _ => format!(
+                "plimsoll set group {}",
+                shell_quote(&format!("{}.strategy={}", self.group, self.value))
+            ),
         }
     }
 }
@@ -165,12 +168,12 @@ pub(super) struct ConfirmPage {
 
 /// Returns the reason why a caller cannot act here, and an alternative; `None` if it can.
 pub(super) fn unavailable_reason(
-    plane: &AdminEndpoint,
+    endpoint: &AdminEndpoint,
     caller: &Caller,
-    verb: Operation,
+    operation: Operation,
     group: &str,
 ) -> Option<String> {
-    if plane.capability != EndpointCapability::Command {
+    if endpoint.capability != EndpointCapability::Command {
         return Some(
             "This listener only shows. To act: the command line on the balancer's host; or this dashboard \
              over control with TLS ([admin] control = \
@@ -179,11 +182,14 @@ pub(super) fn unavailable_reason(
                 .to_owned(),
         );
     }
-    if plane.granted_scope(caller, verb).covers(group) {
+    if endpoint.granted_scope(caller, operation).covers(group) {
         return None;
     }
-    let to = if group.is_empty() { String::new() } else { format!(" in group {group}") };
-    Some(format!("{caller} may not {}{to}: no grant in [admin.access] gives it.", verb.description()))
+    let target_text = if group.is_empty() { String::new() } else { format!(" in group {group}") };
+    Some(format!(
+        "{caller} may not {}{target_text}: no grant in [admin.access] gives it.",
+        operation.description()
+    ))
 }
 
 /// Returns the page that describes the effect of an action.
@@ -191,32 +197,38 @@ pub(super) fn unavailable_reason(
 /// # Errors
 /// There is no such group or member that the caller may see.
 pub(super) fn confirm_page(
-    eye: &PageContext<'_>,
-    wanted: &RequestedAction,
+    page_context: &PageContext<'_>,
+    action: &RequestedAction,
     path: &str,
 ) -> Result<ConfirmPage, String> {
-    let effects = effects(eye, wanted)?;
-    let reach = if wanted.listener.is_empty() { &*wanted.group } else { "" };
-    let how = unavailable_reason(eye.endpoint, eye.caller, wanted.operation, reach);
-    let who = eye.caller.to_string();
-    let at = csrf::now_ms();
-    let seal = ActionSeal { caller: &who, action: &wanted.sealed_texts(), shown_at_ms: at }.sign();
+    let effects = effects(page_context, action)?;
+    let scope_group = if action.listener.is_empty() { &*action.group } else { "" };
+    let how = unavailable_reason(page_context.endpoint, page_context.caller, action.operation, scope_group);
+    let caller_name = page_context.caller.to_string();
+    let shown_at = csrf::now_ms();
+    let seal =
+        ActionSeal { caller: &caller_name, action: &action.sealed_texts(), shown_at_ms: shown_at }.sign();
     let mut form = Vec::new();
     if let (None, Some(seal)) = (&how, seal) {
-        let [deed, group, member, listener, value] = wanted.sealed_texts();
-        let named =
-            [("do", deed), ("group", group), ("member", member), ("listener", listener), ("value", value)];
-        form.extend(named.map(|(name, value)| (name, value.to_owned())));
-        form.extend([("at", at.to_string()), ("seal", seal)]);
+        let [action_name, group, member, listener, value] = action.sealed_texts();
+        let seal_fields = [
+            ("do", action_name),
+            ("group", group),
+            ("member", member),
+            ("listener", listener),
+            ("value", value),
+        ];
+        form.extend(seal_fields.map(|(name, value)| (name, value.to_owned())));
+        form.extend([("at", shown_at.to_string()), ("seal", seal)]);
     }
     Ok(ConfirmPage {
-        base: eye.frame(&wanted.title(), &PageUrl::Action, path),
-        title: wanted.title(),
+        base: page_context.frame(&action.title(), &PageUrl::Action, path),
+        title: action.title(),
         effects,
-        command: wanted.command(),
+        command: action.command(),
         form,
         how,
-        back: wanted.return_url(),
+        back: action.return_url(),
         done: None,
         lines: Vec::new(),
     })
@@ -230,15 +242,15 @@ pub(super) fn read_confirmed(
     fields: &[(String, String)],
     caller: &Caller,
 ) -> Result<RequestedAction, String> {
-    let wanted = RequestedAction::parse(fields)?;
-    let at = first_field(fields, "at").and_then(|at| at.parse().ok()).unwrap_or(0);
-    let who = caller.to_string();
-    let told = ActionSeal { caller: &who, action: &wanted.sealed_texts(), shown_at_ms: at };
+    let action = RequestedAction::parse(fields)?;
+    let shown_at = first_field(fields, "at").and_then(|shown_at| shown_at.parse().ok()).unwrap_or(0);
+    let caller_name = caller.to_string();
+    let seal = ActionSeal { caller: &caller_name, action: &action.sealed_texts(), shown_at_ms: shown_at };
     let now = csrf::now_ms();
-    if told.is_valid(first_field(fields, "seal").unwrap_or_default(), now) {
+    if seal.is_valid(first_field(fields, "seal").unwrap_or_default(), now) {
         // A reloaded page submits its form again; meanwhile another operator may have undone the action.
-        return if told.mark_used(&csrf::USED_SEALS, now) {
-            Ok(wanted)
+        return if seal.mark_used(&csrf::USED_SEALS, now) {
+            Ok(action)
         } else {
             Err("this was sent before, and done then: open the page again to do it once more".into())
         };
@@ -249,23 +261,23 @@ pub(super) fn read_confirmed(
 
 /// Returns the page with the outcome.
 pub(super) fn outcome_page(
-    plane: &AdminEndpoint,
+    endpoint: &AdminEndpoint,
     caller: &Caller,
-    wanted: &RequestedAction,
+    action: &RequestedAction,
     outcome: &CommandOutcome,
 ) -> (StatusCode, ConfirmPage) {
     let (status, lines) = match outcome {
         Ok((_, value)) => (StatusCode::OK, outcome_lines(value)),
-        Err((status, why)) => (*status, vec![why.clone()]),
+        Err((status, reason)) => (*status, vec![reason.clone()]),
     };
     let page = ConfirmPage {
-        base: PageFrame::new(&wanted.title(), plane, caller),
-        title: wanted.title(),
+        base: PageFrame::new(&action.title(), endpoint, caller),
+        title: action.title(),
         effects: Vec::new(),
-        command: wanted.command(),
+        command: action.command(),
         form: Vec::new(),
         how: None,
-        back: wanted.return_url(),
+        back: action.return_url(),
         done: Some(outcome.is_ok()),
         lines,
     };
@@ -280,11 +292,12 @@ fn outcome_lines(value: &Value) -> Vec<String> {
     }
 }
 
-fn effects(eye: &PageContext<'_>, wanted: &RequestedAction) -> Result<Vec<String>, String> {
-    if !wanted.listener.is_empty() {
-        let found = eye.status.listeners.iter().find(|listener| listener.address == wanted.listener);
-        let listener = found.ok_or_else(|| format!("there is no listener {}", wanted.listener))?;
-        return Ok(vec![if wanted.name == "disable-listener" {
+fn effects(page_context: &PageContext<'_>, action: &RequestedAction) -> Result<Vec<String>, String> {
+    if !action.listener.is_empty() {
+        let matching =
+            page_context.status.listeners.iter().find(|listener| listener.address == action.listener);
+        let listener = matching.ok_or_else(|| format!("there is no listener {}", action.listener))?;
+        return Ok(vec![if action.name == "disable-listener" {
             format!(
                 "It refuses new clients at once. Of its {} those of HTTP end after the request under way, \
                  others by themselves.",
@@ -294,13 +307,14 @@ fn effects(eye: &PageContext<'_>, wanted: &RequestedAction) -> Result<Vec<String
             "It accepts clients again.".to_owned()
         }]);
     }
-    let group = eye.group(&wanted.group).ok_or_else(|| format!("there is no group {}", wanted.group))?;
+    let group =
+        page_context.group(&action.group).ok_or_else(|| format!("there is no group {}", action.group))?;
     let member = || {
-        let found = group.members.iter().find(|member| member.name == wanted.member);
-        found.ok_or_else(|| format!("group {} has no member {}", group.name, wanted.member))
+        let matching = group.members.iter().find(|member| member.name == action.member);
+        matching.ok_or_else(|| format!("group {} has no member {}", group.name, action.member))
     };
-    Ok(match wanted.name {
-        "drain" | "disable" => drain_effects(eye, group, member()?, wanted.name == "drain"),
+    Ok(match action.name {
+        "drain" | "disable" => drain_effects(page_context, group, member()?, action.name == "drain"),
         "undrain" | "enable" => undrain_effects(group, member()?),
         "disable-balancing" => vec![
             "Members take equal turns, whatever their loads and capacities, until it is enabled again or the \
@@ -316,7 +330,7 @@ fn effects(eye: &PageContext<'_>, wanted: &RequestedAction) -> Result<Vec<String
             format!(
                 "Members are chosen by {} instead of {} from the next choice on, until the next \
                 reload.",
-                wanted.value, group.strategy
+                action.value, group.strategy
             ),
             "No connection is closed, and no session is moved by this alone.".to_owned(),
         ],
@@ -325,7 +339,7 @@ fn effects(eye: &PageContext<'_>, wanted: &RequestedAction) -> Result<Vec<String
 
 /// Describes the effect of draining or disabling a member.
 fn drain_effects(
-    eye: &PageContext<'_>,
+    page_context: &PageContext<'_>,
     group: &GroupStatus,
     member: &MemberStatus,
     drained: bool,
@@ -336,20 +350,22 @@ fn drain_effects(
         "It gets nothing new, at once and without anybody being told. What it has ends in its own time."
             .to_owned()
     }];
-    let under_way = if member.in_flight == 1 {
+    let in_flight_text = if member.in_flight == 1 {
         "1 request is".into()
     } else {
         format!("{} requests are", member.in_flight)
     };
-    effects.push(format!("{under_way} under way there."));
-    if member_table::has_bindings(group, eye.listeners(&group.name)) {
-        let bound =
-            member_table::bound_sessions(eye.listeners(&group.name)).get(&*member.name).copied().unwrap_or(0)
-                + member.leases;
+    effects.push(format!("{in_flight_text} under way there."));
+    if member_table::has_bindings(group, page_context.listeners(&group.name)) {
+        let bound_count = member_table::bound_sessions(page_context.listeners(&group.name))
+            .get(&*member.name)
+            .copied()
+            .unwrap_or(0)
+            + member.leases;
         let leases = member.leases;
         effects.push(format!(
             "{} bound to it, {leases} of them by leases.",
-            if bound == 1 { "1 client is".into() } else { format!("{bound} clients are") }
+            if bound_count == 1 { "1 client is".into() } else { format!("{bound_count} clients are") }
         ));
     }
     if !member.state.is_eligible() {
@@ -362,35 +378,35 @@ fn drain_effects(
         effects.push("‼ Nobody else can serve: requests of this group will be refused.".to_owned());
         return effects;
     }
-    let (share, measured) = request_share(eye, group, member);
-    let more = share / (1.0 - share).max(0.01);
-    let how = if measured { "of late" } else { "by its weight" };
+    let (share, measured) = request_share(page_context, group, member);
+    let extra_share = share / (1.0 - share).max(0.01);
+    let measured_by = if measured { "of late" } else { "by its weight" };
     effects.push(format!(
-        "It had {} of the requests {how}: the {} will carry {} more.",
+        "It had {} of the requests {measured_by}: the {} will carry {} more.",
         percent(share),
         if others == 1 { "other one".into() } else { format!("{others} others") },
-        percent(more)
+        percent(extra_share)
     ));
-    let line = group.load_line.as_ref();
-    let own = member.load_line.as_ref().and_then(|own| own.capacity);
-    if let (Some(line), Some(own)) = (line, own)
-        && let Some(capacity) = line.capacity
+    let load_line = group.load_line.as_ref();
+    let own_capacity = member.load_line.as_ref().and_then(|load_line| load_line.capacity);
+    if let (Some(load_line), Some(own_capacity)) = (load_line, own_capacity)
+        && let Some(capacity) = load_line.capacity
     {
-        let left = capacity - own;
-        if left > 0.0 {
-            let room = 1.0 - line.requests_per_second / left;
-            effects.push(if room < 0.0 {
+        let remaining_capacity = capacity - own_capacity;
+        if remaining_capacity > 0.0 {
+            let headroom = 1.0 - load_line.requests_per_second / remaining_capacity;
+            effects.push(if headroom < 0.0 {
                 format!(
                     "‼ They are predicted to carry {} requests a second, and {} come: {} over the load line.",
-                    rate(left),
-                    rate(line.requests_per_second),
-                    percent(-room)
+                    rate(remaining_capacity),
+                    rate(load_line.requests_per_second),
+                    percent(-headroom)
                 )
             } else {
                 format!(
                     "They are predicted to carry {} requests a second: {} below the load line then.",
-                    rate(left),
-                    percent(room)
+                    rate(remaining_capacity),
+                    percent(headroom)
                 )
             });
         }
@@ -400,15 +416,15 @@ fn drain_effects(
 
 /// Returns a member's share of the requests to usable members, and whether it is measured; otherwise it
 /// follows from the weights.
-fn request_share(eye: &PageContext<'_>, group: &GroupStatus, member: &MemberStatus) -> (f64, bool) {
-    let recent = eye.balancer.recent(&group.name).unwrap_or_default();
-    let usable =
+fn request_share(page_context: &PageContext<'_>, group: &GroupStatus, member: &MemberStatus) -> (f64, bool) {
+    let recent = page_context.balancer.recent(&group.name).unwrap_or_default();
+    let is_eligible =
         |name: &str| group.members.iter().any(|other| other.name == name && other.state.is_eligible());
-    let rates = recent.members.iter().filter(|other| usable(&other.name));
-    let all: f64 = rates.map(|other| other.requests_per_second).sum();
-    let own = recent.members.iter().find(|other| other.name == member.name);
-    match own {
-        Some(own) if all > 0.0 => (own.requests_per_second / all, true),
+    let rates = recent.members.iter().filter(|other| is_eligible(&other.name));
+    let total_rate: f64 = rates.map(|other| other.requests_per_second).sum();
+    let member_recent = recent.members.iter().find(|other| other.name == member.name);
+    match member_recent {
+        Some(member_recent) if total_rate > 0.0 => (member_recent.requests_per_second / total_rate, true),
         _ => {
             let weights =
                 group.members.iter().filter(|other| other.state.is_eligible()).map(|other| other.weight);
@@ -419,13 +435,13 @@ fn request_share(eye: &PageContext<'_>, group: &GroupStatus, member: &MemberStat
 
 /// Describes the effect of undraining or enabling a member.
 fn undrain_effects(group: &GroupStatus, member: &MemberStatus) -> Vec<String> {
-    let (_, word, _) = format::state_words(member.state);
+    let (_, label, _) = format::state_words(member.state);
     let others = group.members.iter().filter(|other| other.state.is_eligible() && other.name != member.name);
     let weights: f64 = others.map(|other| other.weight).sum();
     let share = member.capacity / (weights + member.capacity).max(f64::MIN_POSITIVE);
     vec![
         format!(
-            "It is {word} now, and takes part again as soon as its health checks pass, if it has any, at \
+            "It is {label} now, and takes part again as soon as its health checks pass, if it has any, at \
              first a growing part if the group has a slow start."
         ),
         format!(

@@ -11,9 +11,9 @@ const RIGHT: f64 = 352.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 108.0;
 /// The time from left to right, in seconds.
-const SPAN: f64 = 600.0;
+const SPAN_SECONDS: f64 = 600.0;
 /// The time that each point of a line covers, in seconds.
-const STEP: f64 = 4.0;
+const BIN_SECONDS: f64 = 4.0;
 /// The maximum number of lines.
 pub(super) const MAX_LINES: usize = 8;
 
@@ -69,65 +69,66 @@ pub(super) fn draw_chart(
     title: &'static str,
     lines: &[ChartLine<'_>],
     rule: Option<f64>,
-    peaks: bool,
-    form: fn(f64) -> String,
+    keeps_peaks: bool,
+    format_value: fn(f64) -> String,
 ) -> Chart {
     let lines = &lines[..lines.len().min(MAX_LINES)];
-    let thinned: Vec<Vec<(f64, Option<f64>)>> =
-        lines.iter().map(|line| downsample(&line.points, peaks)).collect();
-    let values = thinned.iter().flatten().filter_map(|(_, value)| *value);
-    let most = values.fold(0.0, f64::max);
-    let rule = rule.filter(|rule| rule.is_finite() && *rule > 0.0 && *rule <= 4.0 * most);
-    let top = round_up(most.max(rule.unwrap_or(0.0)) * 1.05);
+    let downsampled: Vec<Vec<(f64, Option<f64>)>> =
+        lines.iter().map(|line| downsample(&line.points, keeps_peaks)).collect();
+    let values = downsampled.iter().flatten().filter_map(|(_, value)| *value);
+    let max_value = values.fold(0.0, f64::max);
+    let rule = rule.filter(|rule| rule.is_finite() && *rule > 0.0 && *rule <= 4.0 * max_value);
+    let top = round_up(max_value.max(rule.unwrap_or(0.0)) * 1.05);
     let y = |value: f64| round_to_tenth(BOTTOM - (value / top).clamp(0.0, 1.0) * (BOTTOM - TOP));
-    let x = |ago: f64| round_to_tenth(RIGHT - (ago / SPAN).clamp(0.0, 1.0) * (RIGHT - LEFT));
-    let drawn = lines.iter().zip(&thinned).map(|(line, points)| DrawnLine {
+    let x = |ago: f64| round_to_tenth(RIGHT - (ago / SPAN_SECONDS).clamp(0.0, 1.0) * (RIGHT - LEFT));
+    let drawn_lines = lines.iter().zip(&downsampled).map(|(line, points)| DrawnLine {
         name: line.name.to_owned(),
         parts: line_segments(points, x, y),
-        now: last_value(&line.points).map_or_else(|| "–".to_owned(), form),
+        now: last_value(&line.points).map_or_else(|| "–".to_owned(), format_value),
     });
-    let level = |value: f64| ChartLevel { y: y(value), label: form(value) };
-    let levels = if most > 0.0 { vec![level(0.0), level(top / 2.0), level(top)] } else { Vec::new() };
+    let level = |value: f64| ChartLevel { y: y(value), label: format_value(value) };
+    let levels = if max_value > 0.0 { vec![level(0.0), level(top / 2.0), level(top)] } else { Vec::new() };
     Chart {
         id,
         title,
-        says: sentence(lines, form),
-        lines: drawn.collect(),
+        says: sentence(lines, format_value),
+        lines: drawn_lines.collect(),
         levels,
         rule: rule.map(level),
         rule_is: "load line",
-        rows: rows(lines, form),
+        rows: rows(lines, format_value),
     }
 }
 
 /// Reduces the points to one for each few seconds.
-fn downsample(points: &[(f64, Option<f64>)], peaks: bool) -> Vec<(f64, Option<f64>)> {
-    let mut thinned: Vec<(f64, Option<f64>)> = Vec::new();
+fn downsample(points: &[(f64, Option<f64>)], keeps_peaks: bool) -> Vec<(f64, Option<f64>)> {
+    let mut downsampled: Vec<(f64, Option<f64>)> = Vec::new();
     let mut bin: Option<(i64, Vec<Option<f64>>, f64)> = None;
-    let end = |(_, values, ago): (i64, Vec<Option<f64>>, f64)| {
-        let there: Vec<f64> = values.into_iter().flatten().filter(|value| value.is_finite()).collect();
-        let value = match (there.len(), peaks) {
+    let close_bin = |(_, values, ago): (i64, Vec<Option<f64>>, f64)| {
+        let present_values: Vec<f64> =
+            values.into_iter().flatten().filter(|value| value.is_finite()).collect();
+        let value = match (present_values.len(), keeps_peaks) {
             (0, _) => None,
-            (_, true) => there.iter().copied().reduce(f64::max),
-            (many, false) => Some(there.iter().sum::<f64>() / many as f64),
+            (_, true) => present_values.iter().copied().reduce(f64::max),
+            (value_count, false) => Some(present_values.iter().sum::<f64>() / value_count as f64),
         };
         (ago, value)
     };
-    for (ago, value) in points.iter().filter(|(ago, _)| *ago <= SPAN) {
-        let place = (ago / STEP).floor() as i64;
+    for (ago, value) in points.iter().filter(|(ago, _)| *ago <= SPAN_SECONDS) {
+        let bin_index = (ago / BIN_SECONDS).floor() as i64;
         match &mut bin {
-            Some((own, values, at)) if *own == place => {
+            Some((current_bin, values, bin_ago)) if *current_bin == bin_index => {
                 values.push(*value);
-                *at = *ago;
+                *bin_ago = *ago;
             }
             _ => {
-                thinned.extend(bin.take().map(end));
-                bin = Some((place, vec![*value], *ago));
+                downsampled.extend(bin.take().map(close_bin));
+                bin = Some((bin_index, vec![*value], *ago));
             }
         }
     }
-    thinned.extend(bin.map(end));
-    thinned
+    downsampled.extend(bin.map(close_bin));
+    downsampled
 }
 
 fn line_segments(
@@ -135,68 +136,78 @@ fn line_segments(
     x: impl Fn(f64) -> f64,
     y: impl Fn(f64) -> f64,
 ) -> Vec<String> {
-    let mut parts = Vec::new();
-    let mut part = String::new();
-    let mut many = 0;
+    let mut segments = Vec::new();
+    let mut segment = String::new();
+    let mut point_count = 0;
     for (ago, value) in points {
         match value {
             Some(value) => {
-                let gap = if part.is_empty() { "" } else { " " };
-                part.push_str(&format!("{gap}{},{}", x(*ago), y(*value)));
-                many += 1;
+                let separator = if segment.is_empty() { "" } else { " " };
+                segment.push_str(&format!("{separator}{},{}", x(*ago), y(*value)));
+                point_count += 1;
             }
             None => {
-                if many > 1 {
-                    parts.push(std::mem::take(&mut part));
+                if point_count > 1 {
+                    segments.push(std::mem::take(&mut segment));
                 }
-                part.clear();
-                many = 0;
+                segment.clear();
+                point_count = 0;
             }
         }
     }
-    if many > 1 {
-        parts.push(part);
+    if point_count > 1 {
+        segments.push(segment);
     }
-    parts
+    segments
 }
 
 fn last_value(points: &[(f64, Option<f64>)]) -> Option<f64> {
     points.iter().rev().take(3).find_map(|(_, value)| *value)
 }
 
-fn sentence(lines: &[ChartLine<'_>], form: fn(f64) -> String) -> String {
-    let each = lines.iter().map(|line| {
+fn sentence(lines: &[ChartLine<'_>], format_value: fn(f64) -> String) -> String {
+    let line_summaries = lines.iter().map(|line| {
         let values: Vec<f64> = line.points.iter().filter_map(|(_, value)| *value).collect();
-        let (Some(now), Some(least), Some(most)) = (
+        let (Some(now), Some(min_value), Some(max_value)) = (
             last_value(&line.points),
             values.iter().copied().reduce(f64::min),
             values.iter().copied().reduce(f64::max),
         ) else {
             return format!("{}: nothing yet", line.name);
         };
-        format!("{}: {} now, between {} and {}", line.name, form(now), form(least), form(most))
+        format!(
+            "{}: {} now, between {} and {}",
+            line.name,
+            format_value(now),
+            format_value(min_value),
+            format_value(max_value)
+        )
     });
-    let said: Vec<String> = each.collect();
-    if said.is_empty() { "nothing yet.".into() } else { format!("{}.", said.join("; ")) }
+    let summaries: Vec<String> = line_summaries.collect();
+    if summaries.is_empty() { "nothing yet.".into() } else { format!("{}.", summaries.join("; ")) }
 }
 
 /// Returns the means of minutes.
-fn rows(lines: &[ChartLine<'_>], form: fn(f64) -> String) -> Vec<ChartRow> {
-    let mean = |line: &ChartLine<'_>, from: f64| {
-        let within = line.points.iter().filter(|(ago, _)| (from..from + 60.0).contains(ago));
-        let values: Vec<f64> = within.filter_map(|(_, value)| *value).collect();
+fn rows(lines: &[ChartLine<'_>], format_value: fn(f64) -> String) -> Vec<ChartRow> {
+    let mean_in_minute = |line: &ChartLine<'_>, from_seconds: f64| {
+        let points_in_minute =
+            line.points.iter().filter(|(ago, _)| (from_seconds..from_seconds + 60.0).contains(ago));
+        let values: Vec<f64> = points_in_minute.filter_map(|(_, value)| *value).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
     let row = |minute: u32| {
-        let from = f64::from(minute) * 60.0;
-        let values: Vec<Option<f64>> = lines.iter().map(|line| mean(line, from)).collect();
+        let from_seconds = f64::from(minute) * 60.0;
+        let values: Vec<Option<f64>> = lines.iter().map(|line| mean_in_minute(line, from_seconds)).collect();
         values.iter().any(Option::is_some).then(|| ChartRow {
             ago: if minute == 0 {
                 "last minute".into()
             } else {
                 format!("{minute} to {} min ago", minute + 1)
             },
-            cells: values.into_iter().map(|value| value.map_or_else(|| "–".to_owned(), form)).collect(),
+            cells: values
+                .into_iter()
+                .map(|value| value.map_or_else(|| "–".to_owned(), format_value))
+                .collect(),
         })
     };
     (0..10).filter_map(row).collect()
@@ -218,8 +229,8 @@ mod tests {
     use crate::dashboard::format::rate;
 
     fn line<'a>(name: &'a str, values: &[Option<f64>]) -> ChartLine<'a> {
-        let many = values.len();
-        let points = values.iter().enumerate().map(|(place, value)| ((many - place) as f64, *value));
+        let value_count = values.len();
+        let points = values.iter().enumerate().map(|(index, value)| ((value_count - index) as f64, *value));
         ChartLine { name, points: points.collect() }
     }
 
@@ -235,8 +246,8 @@ mod tests {
         assert_eq!(chart.levels.iter().map(|level| &*level.label).collect::<Vec<_>>(), ["0", "30", "60"]);
         assert_eq!(chart.rule.as_ref().map(|rule| &*rule.label), Some("50"));
         assert_eq!(chart.rows.len(), 2);
-        for part in &chart.lines[0].parts {
-            for point in part.split(' ') {
+        for segment in &chart.lines[0].parts {
+            for point in segment.split(' ') {
                 let (x, y) = point.split_once(',').unwrap();
                 let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
                 assert!((LEFT..=RIGHT).contains(&x) && (TOP..=BOTTOM).contains(&y), "{point}");
@@ -248,12 +259,12 @@ mod tests {
     fn ten_minutes_are_few_points_and_peaks_stay() {
         let mut values = vec![Some(1.0); 600];
         values[301] = Some(9.0);
-        let of = |peaks| {
-            let chart = draw_chart("a".into(), "a", &[line("p99", &values)], None, peaks, rate);
+        let peak_chart = |keeps_peaks| {
+            let chart = draw_chart("a".into(), "a", &[line("p99", &values)], None, keeps_peaks, rate);
             (chart.lines[0].parts[0].split(' ').count(), chart.levels[2].label.clone())
         };
-        assert_eq!(of(true), (151, "10".to_owned()));
-        let (points, top) = of(false);
+        assert_eq!(peak_chart(true), (151, "10".to_owned()));
+        let (points, top) = peak_chart(false);
         assert!(points <= 151, "{points}");
         assert_eq!(top, "4.0");
     }
@@ -271,8 +282,8 @@ mod tests {
         for (value, round) in
             [(0.0, 1.0), (0.9, 1.0), (1.2, 1.5), (41.0, 50.0), (990.0, 1000.0), (f64::NAN, 1.0)]
         {
-            let found = round_up(value);
-            assert!((found / round - 1.0_f64).abs() < 1e-9, "{value} {found}");
+            let rounded = round_up(value);
+            assert!((rounded / round - 1.0_f64).abs() < 1e-9, "{value} {rounded}");
         }
     }
 }

@@ -33,9 +33,9 @@ const MAX_TOKEN_LENGTH: usize = 6000;
 /// The reason why it did not.
 pub(super) fn check_origin(headers: &HeaderMap, secure: bool) -> Result<(), String> {
     let host = header(headers, HOST).unwrap_or_default();
-    let own = format!("{}://{host}", if secure { "https" } else { "http" });
+    let expected_origin = format!("{}://{host}", if secure { "https" } else { "http" });
     match header(headers, ORIGIN) {
-        Some(origin) if origin.eq_ignore_ascii_case(&own) => Ok(()),
+        Some(origin) if origin.eq_ignore_ascii_case(&expected_origin) => Ok(()),
         Some(_) => Err("the form was sent by a page of somebody else".into()),
         None if header(headers, SITE) == Some("same-origin") => Ok(()),
         None => Err("it is not known whose page sent the form; programs act by /v1/…".into()),
@@ -47,8 +47,8 @@ const SITE: hyper::header::HeaderName = hyper::header::HeaderName::from_static("
 /// The random key of the process; `None` if the system provides no randomness.
 static KEY: LazyLock<Option<[u8; 32]>> = LazyLock::new(|| {
     let mut key = [0; 32];
-    let filled = getrandom(&mut key, GetRandomFlags::empty()).ok()?;
-    (filled == key.len()).then_some(key)
+    let filled_len = getrandom(&mut key, GetRandomFlags::empty()).ok()?;
+    (filled_len == key.len()).then_some(key)
 });
 
 /// A confirmed action.
@@ -88,9 +88,9 @@ impl ActionSeal<'_> {
             _ => None,
         };
         let tag: Option<Vec<u8>> = seal.as_bytes().chunks(2).map(byte).collect();
-        let fresh = (self.shown_at_ms..=self.shown_at_ms.saturating_add(CONFIRM_LIMIT_MS)).contains(&now);
+        let is_fresh = (self.shown_at_ms..=self.shown_at_ms.saturating_add(CONFIRM_LIMIT_MS)).contains(&now);
         let (Some(tag), Some(mac)) = (tag, self.mac()) else { return false };
-        fresh && mac.verify_slice(&tag).is_ok()
+        is_fresh && mac.verify_slice(&tag).is_ok()
     }
 
     /// Returns `true` at the first use of a [valid](Self::is_valid) seal.
@@ -98,7 +98,7 @@ impl ActionSeal<'_> {
         let Some(seal) = self.sign() else { return false };
         let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
         // Expired seals are removed.
-        used.retain(|_, until| *until >= now);
+        used.retain(|_, expires_at| *expires_at >= now);
         used.insert(seal, self.shown_at_ms.saturating_add(CONFIRM_LIMIT_MS)).is_none()
     }
 }
@@ -108,30 +108,30 @@ pub(super) static USED_SEALS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap
 
 /// Returns the time in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the token in the browser's cookie.
 pub(crate) fn cookie_token(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut own = cookies.flat_map(|value| value.split(';')).filter_map(|pair| {
+    let mut own_tokens = cookies.flat_map(|value| value.split(';')).filter_map(|pair| {
         let (name, value) = pair.trim().split_once('=')?;
         (name == COOKIE_NAME).then(|| value.to_owned())
     });
-    own.next().filter(|token| is_token(token))
+    own_tokens.next().filter(|token| is_token(token))
 }
 
 /// Returns `true` if the text may be a token.
 pub(super) fn is_token(token: &str) -> bool {
-    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    !token.is_empty() && token.len() <= MAX_TOKEN_LENGTH && token.bytes().all(letter)
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    !token.is_empty() && token.len() <= MAX_TOKEN_LENGTH && token.bytes().all(is_allowed)
 }
 
 /// Returns the header that stores a token until the browser is closed, or removes it.
 pub(super) fn set_cookie(token: Option<&str>) -> String {
-    let age = if token.is_some() { "" } else { "; Max-Age=0" };
-    format!("{COOKIE_NAME}={}; Path=/; Secure; HttpOnly; SameSite=Strict{age}", token.unwrap_or_default())
+    let max_age = if token.is_some() { "" } else { "; Max-Age=0" };
+    format!("{COOKIE_NAME}={}; Path=/; Secure; HttpOnly; SameSite=Strict{max_age}", token.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -147,57 +147,68 @@ mod tests {
 
     #[test]
     fn forms_come_from_our_own_pages() {
-        let of = |pairs: &[(&'static str, &str)], secure| check_origin(&headers(pairs), secure);
+        let check_form = |pairs: &[(&'static str, &str)], secure| check_origin(&headers(pairs), secure);
         let host = ("host", "10.0.0.1:9905");
-        assert_eq!(of(&[host, ("origin", "https://10.0.0.1:9905")], true), Ok(()));
-        assert_eq!(of(&[host, ("origin", "http://10.0.0.1:9905")], false), Ok(()));
-        assert_eq!(of(&[host, ("sec-fetch-site", "same-origin")], true), Ok(()));
-        for bad in ["https://evil.example", "http://10.0.0.1:9905", "null", "https://10.0.0.1:9906", ""] {
-            assert!(of(&[host, ("origin", bad)], true).is_err(), "{bad}");
-            assert!(of(&[host, ("origin", bad), ("sec-fetch-site", "same-origin")], true).is_err(), "{bad}");
+        assert_eq!(check_form(&[host, ("origin", "https://10.0.0.1:9905")], true), Ok(()));
+        assert_eq!(check_form(&[host, ("origin", "http://10.0.0.1:9905")], false), Ok(()));
+        assert_eq!(check_form(&[host, ("sec-fetch-site", "same-origin")], true), Ok(()));
+        for invalid_origin in
+            ["https://evil.example", "http://10.0.0.1:9905", "null", "https://10.0.0.1:9906", ""]
+        {
+            assert!(check_form(&[host, ("origin", invalid_origin)], true).is_err(), "{invalid_origin}");
+            assert!(
+                check_form(&[host, ("origin", invalid_origin), ("sec-fetch-site", "same-origin")], true)
+                    .is_err(),
+                "{invalid_origin}"
+            );
         }
-        assert!(of(&[host], true).is_err() && of(&[host, ("sec-fetch-site", "cross-site")], true).is_err());
+        assert!(
+            check_form(&[host], true).is_err()
+                && check_form(&[host, ("sec-fetch-site", "cross-site")], true).is_err()
+        );
     }
 
     #[test]
     fn what_was_confirmed_is_what_is_done() {
-        let what = ["drain", "web", "10.0.0.1:80"];
-        let confirmed = ActionSeal { caller: "jwt:olga", action: &what, shown_at_ms: 1000 };
+        let action = ["drain", "web", "10.0.0.1:80"];
+        let confirmed = ActionSeal { caller: "jwt:olga", action: &action, shown_at_ms: 1000 };
         let seal = confirmed.sign().unwrap();
         assert!(confirmed.is_valid(&seal, 1000) && confirmed.is_valid(&seal, 901_000));
         assert!(!confirmed.is_valid(&seal, 901_001) && !confirmed.is_valid(&seal, 999));
-        for other in [
-            ActionSeal { caller: "jwt:eve", action: &what, shown_at_ms: 1000 },
+        for other_seal in [
+            ActionSeal { caller: "jwt:eve", action: &action, shown_at_ms: 1000 },
             ActionSeal { caller: "jwt:olga", action: &["drain", "web", "10.0.0.2:80"], shown_at_ms: 1000 },
             ActionSeal { caller: "jwt:olga", action: &["drain", "web1", "0.0.0.1:80"], shown_at_ms: 1000 },
-            ActionSeal { caller: "jwt:olga", action: &what, shown_at_ms: 1001 },
+            ActionSeal { caller: "jwt:olga", action: &action, shown_at_ms: 1001 },
         ] {
-            assert!(!other.is_valid(&seal, 1001), "{other:?}");
+            assert!(!other_seal.is_valid(&seal, 1001), "{other_seal:?}");
         }
-        for bad in ["", "00", "zz", &seal[1..], &format!("{seal}00"), "é"] {
-            assert!(!confirmed.is_valid(bad, 1000), "{bad}");
+        for invalid_seal in ["", "00", "zz", &seal[1..], &format!("{seal}00"), "é"] {
+            assert!(!confirmed.is_valid(invalid_seal, 1000), "{invalid_seal}");
         }
     }
 
     #[test]
     fn what_was_confirmed_is_done_once() {
         let used = Mutex::default();
-        let confirmed =
+        let seal_of =
             |at| ActionSeal { caller: "jwt:olga", action: &["drain", "web", "a:80"], shown_at_ms: at };
-        assert!(confirmed(1000).mark_used(&used, 1500) && !confirmed(1000).mark_used(&used, 2000));
-        assert!(confirmed(2500).mark_used(&used, 3000) && !confirmed(1000).mark_used(&used, 901_000));
-        assert!(confirmed(1_000_000).mark_used(&used, 1_000_000));
+        assert!(seal_of(1000).mark_used(&used, 1500) && !seal_of(1000).mark_used(&used, 2000));
+        assert!(seal_of(2500).mark_used(&used, 3000) && !seal_of(1000).mark_used(&used, 901_000));
+        assert!(seal_of(1_000_000).mark_used(&used, 1_000_000));
         assert_eq!(used.lock().unwrap().len(), 1, "those that are too old are forgotten");
     }
 
     #[test]
     fn a_token_is_kept_where_scripts_and_others_do_not_get_at_it() {
-        let kept = set_cookie(Some("a.b-c_d"));
-        assert_eq!(kept, "__Host-plimsoll-token=a.b-c_d; Path=/; Secure; HttpOnly; SameSite=Strict");
-        let sent = format!("x=1; {}", kept.split(';').next().unwrap());
-        assert_eq!(cookie_token(&headers(&[("cookie", &sent)])).as_deref(), Some("a.b-c_d"));
-        for none in ["x=1", "__Host-plimsoll-token=", "__Host-plimsoll-token=a b", "plimsoll-token=a"] {
-            assert_eq!(cookie_token(&headers(&[("cookie", none)])), None, "{none}");
+        let cookie = set_cookie(Some("a.b-c_d"));
+        assert_eq!(cookie, "__Host-plimsoll-token=a.b-c_d; Path=/; Secure; HttpOnly; SameSite=Strict");
+        let cookie_header = format!("x=1; {}", cookie.split(';').next().unwrap());
+        assert_eq!(cookie_token(&headers(&[("cookie", &cookie_header)])).as_deref(), Some("a.b-c_d"));
+        for invalid_cookie in
+            ["x=1", "__Host-plimsoll-token=", "__Host-plimsoll-token=a b", "plimsoll-token=a"]
+        {
+            assert_eq!(cookie_token(&headers(&[("cookie", invalid_cookie)])), None, "{invalid_cookie}");
         }
         assert!(set_cookie(None).contains("Max-Age=0") && !is_token(&"a".repeat(MAX_TOKEN_LENGTH + 1)));
     }

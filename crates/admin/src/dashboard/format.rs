@@ -10,14 +10,14 @@ pub(super) use crate::member_table::Severity;
 
 /// Returns the glyph, word and severity of a state.
 pub(super) fn state_words(state: MemberState) -> (&'static str, &'static str, Severity) {
-    let (glyph, word) = state.glyph_and_label();
-    let tone = match state {
+    let (glyph, label) = state.glyph_and_label();
+    let severity = match state {
         MemberState::Up => Severity::Good,
         MemberState::SlowStart | MemberState::Unchecked | MemberState::Draining => Severity::Fair,
         MemberState::Disabled => Severity::Off,
         MemberState::Ejected | MemberState::Down => Severity::Bad,
     };
-    (glyph, word, tone)
+    (glyph, label, severity)
 }
 
 /// Returns the glyph, word and severity of a member: that it is slow, if it is, or its state.
@@ -29,9 +29,9 @@ pub(super) fn member_words(member: &MemberStatus) -> (&'static str, &'static str
 }
 
 /// Returns the glyph, words and severity of an event.
-pub(super) fn event_words(kind: EventKind, why: &str) -> (&'static str, String, Severity) {
+pub(super) fn event_words(kind: EventKind, reason: &str) -> (&'static str, String, Severity) {
     use EventKind as Kind;
-    let (glyph, tone) = match kind {
+    let (glyph, severity) = match kind {
         Kind::Down | Kind::AllDown => ("✘", Severity::Bad),
         Kind::Ejected => ("⊘", Severity::Bad),
         Kind::ReloadRefused
@@ -42,7 +42,7 @@ pub(super) fn event_words(kind: EventKind, why: &str) -> (&'static str, String, 
         | Kind::Shedding
         | Kind::Refused => ("‼", Severity::Bad),
         Kind::Up | Kind::Recovered | Kind::FullShare => ("●", Severity::Good),
-        Kind::Readmitted if Event::is_still_out(kind, why) => ("◌", Severity::Fair),
+        Kind::Readmitted if Event::is_still_out(kind, reason) => ("◌", Severity::Fair),
         Kind::Readmitted
         | Kind::Undrained
         | Kind::Enabled
@@ -58,7 +58,7 @@ pub(super) fn event_words(kind: EventKind, why: &str) -> (&'static str, String, 
         Kind::Stopping => ("■", Severity::Fair),
         _ => ("·", Severity::Off),
     };
-    (glyph, kind_name(kind).replace('_', " "), tone)
+    (glyph, kind_name(kind).replace('_', " "), severity)
 }
 
 /// Returns the name in JSON.
@@ -104,20 +104,20 @@ pub(super) fn ago(seconds: f64) -> String {
 }
 
 /// Formats a share as a percentage.
-pub(super) fn percent(part: f64) -> String {
-    format!("{:.0} %", part * 100.0)
+pub(super) fn percent(fraction: f64) -> String {
+    format!("{:.0} %", fraction * 100.0)
 }
 
 /// Formats any number with as many digits as are useful.
 pub(super) fn number(value: f64) -> String {
-    let size = value.abs();
-    if size == 0.0 {
+    let magnitude = value.abs();
+    if magnitude == 0.0 {
         return "0".into();
     }
-    if value == value.trunc() && size < 1e9 {
+    if value == value.trunc() && magnitude < 1e9 {
         return format!("{value:.0}");
     }
-    let text = match size {
+    let text = match magnitude {
         ..0.001 | 1e9.. => return format!("{value:.3e}"),
         ..1.0 => format!("{value:.4}"),
         ..100.0 => format!("{value:.2}"),
@@ -139,25 +139,25 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// Formats a count with its noun: `1 member`, `3 members`.
-pub(super) fn count(many: u64, noun: &str) -> String {
-    let s = if many == 1 { "" } else { "s" };
-    format!("{many} {noun}{s}")
+pub(super) fn count(count: u64, noun: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{s}")
 }
 
 /// Formats the date and time of day, UTC.
 pub(super) fn date(unix_ms: u64) -> String {
-    let at = moment(unix_ms);
-    let (year, month, day) = at.to_calendar_date();
+    let datetime = datetime(unix_ms);
+    let (year, month, day) = datetime.to_calendar_date();
     format!("{year:04}-{:02}-{day:02} {}", u8::from(month), clock(unix_ms))
 }
 
 /// Formats the time of day, UTC.
 pub(super) fn clock(unix_ms: u64) -> String {
-    let (hour, minute, second) = moment(unix_ms).to_hms();
+    let (hour, minute, second) = datetime(unix_ms).to_hms();
     format!("{hour:02}:{minute:02}:{second:02}")
 }
 
-fn moment(unix_ms: u64) -> OffsetDateTime {
+fn datetime(unix_ms: u64) -> OffsetDateTime {
     let seconds = i64::try_from(unix_ms / 1000).unwrap_or(0);
     OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
@@ -185,9 +185,11 @@ const LOSS_THRESHOLD: f64 = 0.001;
 
 /// Returns the share of the requests of the last seconds that failed, or that the balancer rejected.
 fn lost_share(seconds: &[RecentSecond]) -> f64 {
-    let last = &seconds[seconds.len().saturating_sub(RECENT_SECONDS)..];
-    let [failed, offered] =
-        [last.iter().map(|one| one.failed).sum::<f64>(), last.iter().map(|one| one.offered).sum()];
+    let last_seconds = &seconds[seconds.len().saturating_sub(RECENT_SECONDS)..];
+    let [failed, offered] = [
+        last_seconds.iter().map(|second| second.failed).sum::<f64>(),
+        last_seconds.iter().map(|second| second.offered).sum(),
+    ];
     if failed > 0.0 { (failed / offered.max(failed)).min(1.0) } else { 0.0 }
 }
 
@@ -210,81 +212,82 @@ const MAX_NAMED_GROUPS: usize = 8;
 
 /// Returns the groups that shed requests for want of capacity, and their number; `None` if there are none.
 pub(super) fn shedding_warning(groups: &[GroupStatus]) -> Option<String> {
-    let one = |group: &GroupStatus| {
+    let describe = |group: &GroupStatus| {
         let (share, reason) = shed_share(group)?;
         let share = share.map(|share| format!(" {share}")).unwrap_or_default();
         Some(format!("{}{share}{reason}", group.name))
     };
-    let mut said: Vec<String> = groups.iter().filter_map(one).collect();
-    let more = said.len().saturating_sub(MAX_NAMED_GROUPS);
-    said.truncate(MAX_NAMED_GROUPS);
-    if more > 0 {
-        said.push(format!("{more} more"));
+    let mut descriptions: Vec<String> = groups.iter().filter_map(describe).collect();
+    let hidden_count = descriptions.len().saturating_sub(MAX_NAMED_GROUPS);
+    descriptions.truncate(MAX_NAMED_GROUPS);
+    if hidden_count > 0 {
+        descriptions.push(format!("{hidden_count} more"));
     }
-    (!said.is_empty()).then(|| format!("✘ Requests are refused for want of room: {}", said.join(", ")))
+    (!descriptions.is_empty())
+        .then(|| format!("✘ Requests are refused for want of room: {}", descriptions.join(", ")))
 }
 
 impl GroupSummary {
     /// Summarizes a group; `seconds` are its last ones, oldest first.
     pub(super) fn of(group: &GroupStatus, seconds: &[RecentSecond]) -> Self {
-        let all = group.members.len();
+        let member_count = group.members.len();
         let serving = group.members.iter().filter(|member| member.state.is_eligible()).count();
-        let mut serve = match (serving, all) {
+        let mut serving_text = match (serving, member_count) {
             (_, 0) => "it has no members".to_owned(),
             (0, 1) => "its member does not serve".to_owned(),
-            (0, all) => format!("none of {all} members serves"),
+            (0, member_count) => format!("none of {member_count} members serves"),
             (1, 1) => "its 1 member serves".to_owned(),
-            (1, all) => format!("1 of {all} members serves"),
-            (serving, all) => format!("{serving} of {all} members serve"),
+            (1, member_count) => format!("1 of {member_count} members serves"),
+            (serving, member_count) => format!("{serving} of {member_count} members serve"),
         };
-        let mut others: Vec<String> = Vec::new();
-        for (of, word) in [
+        let mut state_counts: Vec<String> = Vec::new();
+        for (state, label) in [
             (MemberState::Down, "down"),
             (MemberState::Ejected, "ejected"),
             (MemberState::Unchecked, "not checked yet"),
             (MemberState::Draining, "draining"),
             (MemberState::Disabled, "disabled"),
         ] {
-            let many = group.members.iter().filter(|member| member.state == of).count();
-            if many > 0 {
-                others.push(format!("{many} {word}"));
+            let state_count = group.members.iter().filter(|member| member.state == state).count();
+            if state_count > 0 {
+                state_counts.push(format!("{state_count} {label}"));
             }
         }
-        if !others.is_empty() {
-            let _ = write!(serve, " ({})", others.join(", "));
+        if !state_counts.is_empty() {
+            let _ = write!(serving_text, " ({})", state_counts.join(", "));
         }
         let line = load_line_words(group.load_line.as_ref());
         let shedding = group.members.iter().filter(|member| member.alert_share > 0.0).count();
-        let lost = lost_share(seconds);
-        let standing = GroupHealth::of(group, lost);
-        let tone = match standing {
+        let lost_fraction = lost_share(seconds);
+        let health = GroupHealth::of(group, lost_fraction);
+        let severity = match health {
             GroupHealth::Healthy => Severity::Good,
             GroupHealth::Warning => Severity::Fair,
             GroupHealth::Degraded | GroupHealth::Shedding | GroupHealth::Down => Severity::Bad,
         };
-        let (glyph, word) = standing.glyph_and_label();
+        let (glyph, label) = health.glyph_and_label();
         let shedding = match shedding {
             0 => None,
             1 => Some("1 sheds sessions".to_owned()),
-            many => Some(format!("{many} shed sessions")),
+            shedding_count => Some(format!("{shedding_count} shed sessions")),
         };
-        let losing = (lost > LOSS_THRESHOLD).then(|| match lost {
+        let loss_text = (lost_fraction > LOSS_THRESHOLD).then(|| match lost_fraction {
             ..0.01 => "less than 1 % of the requests fail or are refused".to_owned(),
             lost => format!("{} of the requests fail or are refused", percent(lost)),
         });
-        let refuses = shed_share(group).map(|(share, reason)| match share {
+        let shed_text = shed_share(group).map(|(share, reason)| match share {
             Some(share) => format!("{share} are refused for want of room{reason}"),
             None => format!("requests are refused for want of room{reason}"),
         });
-        let parts: Vec<String> = [shedding, losing, refuses].into_iter().flatten().collect();
-        let shedding = (!parts.is_empty()).then(|| parts.join(", "));
-        let late = seconds.iter().rev().take(RECENT_SECONDS).find_map(|second| second.p99);
+        let phrases: Vec<String> = [shedding, loss_text, shed_text].into_iter().flatten().collect();
+        let shedding = (!phrases.is_empty()).then(|| phrases.join(", "));
+        let recent_p99 = seconds.iter().rev().take(RECENT_SECONDS).find_map(|second| second.p99);
         Self {
-            tone,
+            tone: severity,
             glyph,
-            word,
-            serve,
-            p99: late.map(|p99| format!("p99 {}", latency(p99))),
+            word: label,
+            serve: serving_text,
+            p99: recent_p99.map(|p99| format!("p99 {}", latency(p99))),
             line,
             shedding,
         }
@@ -292,24 +295,25 @@ impl GroupSummary {
 
     /// Returns the whole summary, for a title.
     pub(super) fn sentence(&self) -> String {
-        let parts = [Some(&self.serve), self.shedding.as_ref(), self.p99.as_ref(), Some(&self.line)];
-        parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ")
+        let phrases = [Some(&self.serve), self.shedding.as_ref(), self.p99.as_ref(), Some(&self.line)];
+        phrases.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 }
 
 /// Describes the position relative to the load line.
-fn load_line_words(line: Option<&LoadLine>) -> String {
-    let Some(line) = line else { return "load line not known: it has only just begun".into() };
-    if let Some((low, high)) = line.range() {
+fn load_line_words(load_line: Option<&LoadLine>) -> String {
+    let Some(load_line) = load_line else { return "load line not known: it has only just begun".into() };
+    if let Some((low, high)) = load_line.range() {
         return format!("load line between {} and {} a second", rate(low), rate(high));
     }
-    let Some(headroom) = line.headroom else { return format!("load line not known: {}", line.why) };
-    let by = if line.limited_by == "balancer" { " of the balancer itself" } else { "" };
+    let Some(headroom) = load_line.headroom else { return format!("load line not known: {}", load_line.why) };
+    let limit_text = if load_line.limited_by == "balancer" { " of the balancer itself" } else { "" };
     if headroom < 0.0 {
-        let far = if headroom > -0.005 { "at".to_owned() } else { format!("{} over", percent(-headroom)) };
-        return format!("{far} the load line{by}");
+        let distance =
+            if headroom > -0.005 { "at".to_owned() } else { format!("{} over", percent(-headroom)) };
+        return format!("{distance} the load line{limit_text}");
     }
-    format!("{} below the load line{by}", percent(headroom))
+    format!("{} below the load line{limit_text}", percent(headroom))
 }
 
 #[cfg(test)]
@@ -319,14 +323,14 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let said = [0.0, 0.05, 4.2, 41.0, 999.0, 1234.0, 123_456.0, 12_345_678.0].map(rate);
-        assert_eq!(said, ["0", "0.05", "4.2", "41", "999", "1.2k", "123k", "12.3M"]);
-        let said = [0.000_25, 0.0042, 0.124, 1.25, 75.0].map(latency);
-        assert_eq!(said, ["250 µs", "4.2 ms", "124 ms", "1.25 s", "75 s"]);
-        let said = [-1.0, 1.25, 42.0, 150.0, 7300.0, 200_000.0].map(ago);
-        assert_eq!(said, ["0.0 s", "1.2 s", "42 s", "2 min", "2 h", "2 d"]);
-        let said = [0.0, 3.0, 0.1234, 12.345, 12345.6, 1e-9, -2.5].map(number);
-        assert_eq!(said, ["0", "3", "0.1234", "12.35", "12346", "1.000e-9", "-2.5"]);
+        let formatted = [0.0, 0.05, 4.2, 41.0, 999.0, 1234.0, 123_456.0, 12_345_678.0].map(rate);
+        assert_eq!(formatted, ["0", "0.05", "4.2", "41", "999", "1.2k", "123k", "12.3M"]);
+        let formatted = [0.000_25, 0.0042, 0.124, 1.25, 75.0].map(latency);
+        assert_eq!(formatted, ["250 µs", "4.2 ms", "124 ms", "1.25 s", "75 s"]);
+        let formatted = [-1.0, 1.25, 42.0, 150.0, 7300.0, 200_000.0].map(ago);
+        assert_eq!(formatted, ["0.0 s", "1.2 s", "42 s", "2 min", "2 h", "2 d"]);
+        let formatted = [0.0, 3.0, 0.1234, 12.345, 12345.6, 1e-9, -2.5].map(number);
+        assert_eq!(formatted, ["0", "3", "0.1234", "12.35", "12346", "1.000e-9", "-2.5"]);
         assert_eq!([0, 1023, 1536, 1 << 40].map(bytes), ["0 B", "1023 B", "1.5 KiB", "1.0 TiB"]);
         assert_eq!(date(1_763_866_366_500), "2025-11-23 02:52:46");
     }
@@ -340,14 +344,14 @@ mod tests {
             shedding_reason: reason.map(str::to_owned),
             ..GroupStatus::default()
         };
-        let well = group("well", None, None, None);
-        assert_eq!(shedding_warning(std::slice::from_ref(&well)), None);
+        let healthy = group("well", None, None, None);
+        assert_eq!(shedding_warning(std::slice::from_ref(&healthy)), None);
         let web = group("web", Some(3.0), Some(0.124), Some("shed"));
         let api = group("api", Some(1.0), Some(0.001), Some("queue_full"));
         let old = group("old", Some(0.0), Some(0.0), None);
-        let said =
+        let warning =
             "✘ Requests are refused for want of room: web 12 % (shed), api less than 1 % (queue_full), old";
-        assert_eq!(shedding_warning(&[web.clone(), well, api, old]).as_deref(), Some(said));
+        assert_eq!(shedding_warning(&[web.clone(), healthy, api, old]).as_deref(), Some(warning));
         let many = shedding_warning(&vec![web; 11]).unwrap_or_default();
         assert!(many.ends_with("web 12 % (shed), 3 more"), "{many}");
     }
@@ -355,42 +359,42 @@ mod tests {
     #[test]
     fn a_group_is_a_line() {
         let mut group = test_data::status().groups.remove(0);
-        let said = GroupSummary::of(&group, &[]);
+        let summary = GroupSummary::of(&group, &[]);
         assert_eq!(
-            said.sentence(),
+            summary.sentence(),
             "2 of 3 members serve (1 down), 1 sheds sessions, 41 % below the load line"
         );
-        assert_eq!((said.tone, said.glyph, said.word), (Severity::Fair, "▲", "look at it"));
+        assert_eq!((summary.tone, summary.glyph, summary.word), (Severity::Fair, "▲", "look at it"));
         group.members.remove(2);
         group.members[1].alert_share = 0.0;
-        let said = GroupSummary::of(&group, &[]);
-        assert_eq!(said.sentence(), "2 of 2 members serve, 41 % below the load line");
-        assert_eq!(said.tone, Severity::Good);
+        let summary = GroupSummary::of(&group, &[]);
+        assert_eq!(summary.sentence(), "2 of 2 members serve, 41 % below the load line");
+        assert_eq!(summary.tone, Severity::Good);
         if let Some(line) = &mut group.load_line {
             line.headroom = Some(-0.12);
         }
-        let said = GroupSummary::of(&group, &[]);
-        assert_eq!((said.line.as_str(), said.glyph), ("12 % over the load line", "‼"));
+        let summary = GroupSummary::of(&group, &[]);
+        assert_eq!((summary.line.as_str(), summary.glyph), ("12 % over the load line", "‼"));
         if let Some(line) = &mut group.load_line {
             (line.headroom, line.why) = (None, "too few requests so far".into());
             (line.capacity, line.capacity_high) = (None, None);
         }
-        let said = GroupSummary::of(&group, &[]);
+        let summary = GroupSummary::of(&group, &[]);
         assert_eq!(
-            (&*said.line, said.tone),
+            (&*summary.line, summary.tone),
             ("load line not known: too few requests so far", Severity::Good)
         );
         if let Some(line) = &mut group.load_line {
             (line.capacity_low, line.capacity_high) = (Some(84.6), Some(512.0));
         }
-        let said = GroupSummary::of(&group, &[]);
-        assert_eq!((&*said.line, said.tone), ("load line between 85 and 512 a second", Severity::Good));
+        let summary = GroupSummary::of(&group, &[]);
+        assert_eq!((&*summary.line, summary.tone), ("load line between 85 and 512 a second", Severity::Good));
         for member in &mut group.members {
             member.state = MemberState::Down;
         }
         group.healthy = false;
-        let said = GroupSummary::of(&group, &[]);
-        assert_eq!((&*said.serve, said.glyph), ("none of 2 members serves (2 down)", "✘"));
+        let summary = GroupSummary::of(&group, &[]);
+        assert_eq!((&*summary.serve, summary.glyph), ("none of 2 members serves (2 down)", "✘"));
         group.members.clear();
         assert_eq!(GroupSummary::of(&group, &[]).serve, "it has no members");
         let mut group = test_data::status().groups.remove(0);
@@ -405,18 +409,18 @@ mod tests {
         let second =
             RecentSecond { offered: 300.0, failed: 100.0, p99: Some(0.038), ..RecentSecond::default() };
         let mut seconds = vec![second; 9];
-        let said = GroupSummary::of(&group, &seconds);
+        let summary = GroupSummary::of(&group, &seconds);
         assert_eq!(
-            said.sentence(),
+            summary.sentence(),
             "its 1 member serves, 33 % of the requests fail or are refused, p99 38 ms, 41 % below the load \
              line"
         );
-        assert_eq!((said.tone, said.glyph), (Severity::Bad, "‼"));
+        assert_eq!((summary.tone, summary.glyph), (Severity::Bad, "‼"));
         (group.shedding_seconds, group.shedding_share) = (Some(3.0), Some(0.124));
         group.shedding_reason = Some("shed".into());
-        let said = GroupSummary::of(&group, &seconds);
-        let lost = "33 % of the requests fail or are refused, 12 % are refused for want of room (shed)";
-        assert_eq!((said.shedding.as_deref(), said.glyph), (Some(lost), "✘"));
+        let summary = GroupSummary::of(&group, &seconds);
+        let lost_text = "33 % of the requests fail or are refused, 12 % are refused for want of room (shed)";
+        assert_eq!((summary.shedding.as_deref(), summary.glyph), (Some(lost_text), "✘"));
         (group.shedding_seconds, group.shedding_share, group.shedding_reason) = (None, None, None);
         seconds.iter_mut().for_each(|one| one.failed = 1.0);
         assert_eq!(GroupSummary::of(&group, &seconds).tone, Severity::Fair);

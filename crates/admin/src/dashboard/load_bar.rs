@@ -42,25 +42,27 @@ pub(super) fn draw_load_bar(
     scale: LoadScale,
 ) -> LoadBar {
     let load = MemberLoad::of(member, recent, scale);
-    let unknown = |label: &str, text: &str| LoadBar {
+    let unknown_bar = |label: &str, text: &str| LoadBar {
         label: label.into(),
         text: text.into(),
         tone: Some(load.tone),
         ..LoadBar::default()
     };
-    let (label, text, form): (_, _, fn(f64) -> String) = match (scale, load.now) {
-        (LoadScale::Capacity, None) => return unknown("not known yet", "what it can carry is not known yet"),
-        (_, None) => return unknown("no report", "no report that counts"),
+    let (label, text, format_value): (_, _, fn(f64) -> String) = match (scale, load.now) {
+        (LoadScale::Capacity, None) => {
+            return unknown_bar("not known yet", "what it can carry is not known yet");
+        }
+        (_, None) => return unknown_bar("no report", "no report that counts"),
         (LoadScale::Capacity, Some(used)) => {
             let (used, capacity) = (percent(used), rate(load.capacity.unwrap_or(0.0)));
             let text = format!("{used} of the {capacity} requests a second that it is predicted to carry");
             (format!("{used} of {capacity}/s"), text, percent)
         }
         (LoadScale::Load(_), Some(load)) => (number(load), format!("a load of {}", number(load)), number),
-        (LoadScale::InFlight(_), Some(now)) => {
+        (LoadScale::InFlight(_), Some(in_flight)) => {
             let label = match load.reject {
-                Some(limit) => format!("{now} of {limit} at once"),
-                None => format!("{now} at once"),
+                Some(limit) => format!("{in_flight} of {limit} at once"),
+                None => format!("{in_flight} at once"),
             };
             let text = format!("{} under way", format::count(u64::from(member.in_flight), "request"));
             (label, text, number)
@@ -68,31 +70,33 @@ pub(super) fn draw_load_bar(
     };
     let mut bar = draw(&load, scale.maximum());
     (bar.label, bar.text, bar.tone) = (label, text, Some(load.tone));
-    describe(&mut bar, &load, form);
+    describe(&mut bar, &load, format_value);
     bar
 }
 
-fn draw(load: &MemberLoad, most: f64) -> LoadBar {
-    let place = |value: f64| round_to_tenth((value / most).clamp(0.0, 1.0) * WIDTH);
-    let inside = |value: &f64| value.is_finite() && (0.0..=most).contains(value);
-    let mark = |value: Option<f64>, kind| Some(BarMark { at: place(value.filter(inside)?), kind });
-    let mut marks: Vec<BarMark> =
-        [mark(load.critical, "critical"), mark(load.reject, "reject")].into_iter().flatten().collect();
-    marks.sort_by(|one, other| one.at.total_cmp(&other.at));
+fn draw(load: &MemberLoad, maximum: f64) -> LoadBar {
+    let position = |value: f64| round_to_tenth((value / maximum).clamp(0.0, 1.0) * WIDTH);
+    let is_inside = |value: &f64| value.is_finite() && (0.0..=maximum).contains(value);
+    let bar_mark = |value: Option<f64>, kind| Some(BarMark { at: position(value.filter(is_inside)?), kind });
+    let mut marks: Vec<BarMark> = [bar_mark(load.critical, "critical"), bar_mark(load.reject, "reject")]
+        .into_iter()
+        .flatten()
+        .collect();
+    marks.sort_by(|left, right| left.at.total_cmp(&right.at));
     LoadBar {
-        fill: place(load.now.unwrap_or(0.0)),
-        line: load.saturation.map(place),
+        fill: position(load.now.unwrap_or(0.0)),
+        line: load.saturation.map(position),
         marks,
         ..LoadBar::default()
     }
 }
 
-fn describe(bar: &mut LoadBar, load: &MemberLoad, form: fn(f64) -> String) {
+fn describe(bar: &mut LoadBar, load: &MemberLoad, format_value: fn(f64) -> String) {
     if let Some(critical) = load.critical.filter(|mark| mark.is_finite()) {
-        bar.text.push_str(&format!("; sheds from {}", form(critical)));
+        bar.text.push_str(&format!("; sheds from {}", format_value(critical)));
     }
     if let Some(reject) = load.reject.filter(|mark| mark.is_finite()) {
-        bar.text.push_str(&format!("; gets nothing new from {}", form(reject)));
+        bar.text.push_str(&format!("; gets nothing new from {}", format_value(reject)));
     }
 }
 
@@ -135,21 +139,21 @@ mod tests {
         member.load_effective = Some(0.5);
         let recent =
             MemberRecent { alert_above: Some(0.6), reject_above: Some(0.8), ..MemberRecent::default() };
-        let of = |member: &MemberStatus, scale| draw_load_bar(member, Some(&recent), scale);
-        let on = of(&member, LoadScale::Capacity);
-        let kinds: Vec<_> = on.marks.iter().map(|mark| mark.kind).collect();
+        let bar_of = |member: &MemberStatus, scale| draw_load_bar(member, Some(&recent), scale);
+        let bar = bar_of(&member, LoadScale::Capacity);
+        let kinds: Vec<_> = bar.marks.iter().map(|mark| mark.kind).collect();
         assert_eq!(kinds, ["critical", "reject"]);
-        assert_eq!(on.marks[0].at, round_to_tenth(0.59 * 0.6 / 0.5 / 1.25 * 160.0));
-        assert!(on.text.ends_with("sheds from 71 %; gets nothing new from 94 %"), "{}", on.text);
+        assert_eq!(bar.marks[0].at, round_to_tenth(0.59 * 0.6 / 0.5 / 1.25 * 160.0));
+        assert!(bar.text.ends_with("sheds from 71 %; gets nothing new from 94 %"), "{}", bar.text);
         member.load_line = None;
-        let on = of(&member, LoadScale::Load(1.0));
-        assert_eq!((on.fill, on.line, on.marks[1].at), (80.0, None, 128.0));
+        let bar = bar_of(&member, LoadScale::Load(1.0));
+        assert_eq!((bar.fill, bar.line, bar.marks[1].at), (80.0, None, 128.0));
         member.load_effective = Some(0.7);
-        assert_eq!(of(&member, LoadScale::Load(1.0)).tone, Some(Severity::Fair));
+        assert_eq!(bar_of(&member, LoadScale::Load(1.0)).tone, Some(Severity::Fair));
         member.load_effective = Some(0.9);
-        assert_eq!(of(&member, LoadScale::Load(1.0)).tone, Some(Severity::Bad));
+        assert_eq!(bar_of(&member, LoadScale::Load(1.0)).tone, Some(Severity::Bad));
         member.state = MemberState::Down;
-        assert_eq!(of(&member, LoadScale::Load(1.0)).tone, Some(Severity::Off));
+        assert_eq!(bar_of(&member, LoadScale::Load(1.0)).tone, Some(Severity::Off));
     }
 
     #[test]
@@ -169,9 +173,9 @@ mod tests {
         assert_eq!(LoadScale::of(&group, &[]), LoadScale::Capacity);
         group.members.iter_mut().for_each(|member| member.load_line = None);
         group.members[0].load_effective = Some(0.5);
-        let far =
+        let distant_marks =
             MemberRecent { alert_above: Some(100.0), reject_above: Some(0.8), ..MemberRecent::default() };
-        assert_eq!(LoadScale::of(&group, &[far]), LoadScale::Load(0.8 * 1.15));
+        assert_eq!(LoadScale::of(&group, &[distant_marks]), LoadScale::Load(0.8 * 1.15));
         group.members.iter_mut().for_each(|member| member.load_effective = None);
         assert_eq!(LoadScale::of(&group, &[]), LoadScale::InFlight(3.0 * 1.15));
     }

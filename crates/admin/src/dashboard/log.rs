@@ -20,10 +20,10 @@ pub(super) struct EventsPage {
     all: usize,
 }
 
-pub(super) fn events_page(eye: &PageContext<'_>, path: &str) -> EventsPage {
-    let entries = eye.events();
-    let events = EventView::all(eye, &entries, LOG_EVENTS);
-    EventsPage { base: eye.frame("Events", &PageUrl::Events, path), events, all: entries.len() }
+pub(super) fn events_page(page_context: &PageContext<'_>, path: &str) -> EventsPage {
+    let entries = page_context.events();
+    let events = EventView::all(page_context, &entries, LOG_EVENTS);
+    EventsPage { base: page_context.frame("Events", &PageUrl::Events, path), events, all: entries.len() }
 }
 
 /// One decision.
@@ -38,35 +38,35 @@ pub(super) struct EventPage {
 }
 
 /// Returns the page of an event; `None` if it is no longer kept, or the caller may not see it.
-pub(super) fn event_page(eye: &PageContext<'_>, seq: u64, path: &str) -> Option<EventPage> {
-    let entries = eye.events();
+pub(super) fn event_page(page_context: &PageContext<'_>, seq: u64, path: &str) -> Option<EventPage> {
+    let entries = page_context.events();
     let entry = entries.iter().find(|entry| entry.seq == seq)?;
-    let same = |other: &&EventEntry| {
+    let is_related = |other: &&EventEntry| {
         other.seq != seq
             && other.group == entry.group
             && (entry.member.is_none() || other.member == entry.member)
     };
-    let mut around: Vec<EventEntry> = entries.iter().filter(same).cloned().collect();
+    let mut related: Vec<EventEntry> = entries.iter().filter(is_related).cloned().collect();
     // The nearest ones, newest first.
-    around.sort_by_key(|other| other.seq.abs_diff(seq));
-    around.truncate(RELATED_EVENTS);
-    around.sort_by_key(|other| std::cmp::Reverse(other.seq));
-    let now = eye.group(&entry.group).map(|group| match &entry.member {
+    related.sort_by_key(|other| other.seq.abs_diff(seq));
+    related.truncate(RELATED_EVENTS);
+    related.sort_by_key(|other| std::cmp::Reverse(other.seq));
+    let current_state = page_context.group(&entry.group).map(|group| match &entry.member {
         Some(name) => match group.members.iter().find(|member| member.name == *name) {
             Some(member) => {
-                let (glyph, word, _) = format::state_words(member.state);
-                format!("{glyph} {word} for {}: {}", ago(member.since_seconds), member.why)
+                let (glyph, label, _) = format::state_words(member.state);
+                format!("{glyph} {label} for {}: {}", ago(member.since_seconds), member.why)
             }
             None => "it is no longer a member".to_owned(),
         },
         None => format::GroupSummary::of(group, &[]).sentence(),
     });
-    let view = EventView::new(eye, entry);
+    let event_view = EventView::new(page_context, entry);
     let title = format!("Event {seq}");
     Some(EventPage {
-        base: eye.frame(&title, &PageUrl::Event(seq), path),
-        event: view,
-        now,
-        around: EventView::all(eye, &around, RELATED_EVENTS),
+        base: page_context.frame(&title, &PageUrl::Event(seq), path),
+        event: event_view,
+        now: current_state,
+        around: EventView::all(page_context, &related, RELATED_EVENTS),
     })
 }

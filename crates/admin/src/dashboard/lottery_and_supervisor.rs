@@ -62,23 +62,23 @@ struct PeerView {
 
 /// Returns the page of a daemon; the query may be slow.
 pub(super) async fn lottery_response(
-    plane: &Arc<AdminEndpoint>,
+    endpoint: &Arc<AdminEndpoint>,
     daemon: &Arc<dyn DaemonBackend>,
     caller: &Caller,
     path: &str,
 ) -> Result<String, String> {
-    let permit = plane.granted_scope(caller, Operation::Lottery);
-    let asked = Arc::clone(daemon);
+    let scope = endpoint.granted_scope(caller, Operation::Lottery);
+    let backend = Arc::clone(daemon);
     let status = {
-        let _turn = plane.locks.slow_query.lock().await;
-        tokio::task::spawn_blocking(move || asked.status()).await.map_err(|why| why.to_string())??
+        let _guard = endpoint.locks.slow_query.lock().await;
+        tokio::task::spawn_blocking(move || backend.status()).await.map_err(|error| error.to_string())??
     };
-    let mut status = crate::lottery::redact(status, &permit);
-    if permit == GrantedScope::Denied {
+    let mut status = crate::lottery::redact(status, &scope);
+    if scope == GrantedScope::Denied {
         status.members.clear();
     }
     let base = page_frame(
-        plane,
+        endpoint,
         caller,
         "Lottery",
         path,
@@ -90,74 +90,75 @@ pub(super) async fn lottery_response(
 }
 
 fn page_frame(
-    plane: &AdminEndpoint,
+    endpoint: &AdminEndpoint,
     caller: &Caller,
     title: &str,
     path: &str,
     version: &str,
     stopping: bool,
-    refused: Option<&str>,
+    reload_error: Option<&str>,
 ) -> PageFrame {
-    let mut base = PageFrame::new(title, plane, caller);
+    let mut base = PageFrame::new(title, endpoint, caller);
     base.live = Some(format!("{}/live?page={}", urls::ROOT, urls::percent_encode(path)));
     version.clone_into(&mut base.version);
     base.here = if PageUrl::parse(path) == Some(PageUrl::Home) { "home" } else { "" };
     if stopping {
         base.banners.push("■ The process is stopping.".to_owned());
     }
-    if let Some(why) = refused {
-        base.banners
-            .push(format!("‼ The last reload was refused, the configuration before stays in force: {why}"));
+    if let Some(reload_error) = reload_error {
+        base.banners.push(format!(
+            "‼ The last reload was refused, the configuration before stays in force: {reload_error}"
+        ));
     }
     base
 }
 
 fn lottery_page(base: PageFrame, status: &DaemonStatus) -> LotteryPage {
-    let suspects = status.members.iter().filter(|member| member.suspect).count();
-    let differ = status.members.iter().filter(|member| member.differs).count();
-    let up = status.members.iter().filter(|member| member.state == "up" && !member.suspect).count();
-    let mut says = format!(
+    let suspect_count = status.members.iter().filter(|member| member.suspect).count();
+    let differing_count = status.members.iter().filter(|member| member.differs).count();
+    let up_count = status.members.iter().filter(|member| member.state == "up" && !member.suspect).count();
+    let mut summary = format!(
         "daemon {} is {}; {} of {} are up",
         status.member,
         status.state,
-        up,
+        up_count,
         count(status.members.len() as u64, "other daemon")
     );
-    if suspects > 0 {
-        says.push_str(&format!(", {suspects} not heard of late"));
+    if suspect_count > 0 {
+        summary.push_str(&format!(", {suspect_count} not heard of late"));
     }
-    if differ > 0 {
-        let know = if differ == 1 { "knows" } else { "know" };
-        says.push_str(&format!(", {differ} {know} something else than it does"));
+    if differing_count > 0 {
+        let verb_form = if differing_count == 1 { "knows" } else { "know" };
+        summary.push_str(&format!(", {differing_count} {verb_form} something else than it does"));
     }
-    let well = status.state == "up" && suspects == 0 && differ == 0;
-    let c = &status.counts;
+    let is_healthy = status.state == "up" && suspect_count == 0 && differing_count == 0;
+    let daemon_counts = &status.counts;
     let counts = [
-        ("answers by referral", c.referred),
-        ("answers by lottery", c.won),
-        ("of them for another, who was late", c.stood_in),
-        ("answers that there is nobody", c.turned_away),
-        ("answers repeated", c.repeated),
-        ("answered by another as well", c.duplicates),
-        ("requests of sources that ask too much", c.limited),
-        ("dropped, for want of room", c.dropped),
-        ("not sent", c.unsent),
-        ("forged", c.forged),
-        ("of a key that does not count", c.unknown_key),
-        ("malformed", c.malformed),
-        ("replayed", c.replayed),
-        ("sealed with a key for clients, who may not say that", c.misused),
-        ("of lives of long after now", c.implausible),
+        ("answers by referral", daemon_counts.referred),
+        ("answers by lottery", daemon_counts.won),
+        ("of them for another, who was late", daemon_counts.stood_in),
+        ("answers that there is nobody", daemon_counts.turned_away),
+        ("answers repeated", daemon_counts.repeated),
+        ("answered by another as well", daemon_counts.duplicates),
+        ("requests of sources that ask too much", daemon_counts.limited),
+        ("dropped, for want of room", daemon_counts.dropped),
+        ("not sent", daemon_counts.unsent),
+        ("forged", daemon_counts.forged),
+        ("of a key that does not count", daemon_counts.unknown_key),
+        ("malformed", daemon_counts.malformed),
+        ("replayed", daemon_counts.replayed),
+        ("sealed with a key for clients, who may not say that", daemon_counts.misused),
+        ("of lives of long after now", daemon_counts.implausible),
     ];
-    let list = |keys: &[u32]| keys.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-    let mut keys = format!("{}; it sends with {}", list(&status.keys), status.sealing_key);
+    let join_keys = |keys: &[u32]| keys.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let mut keys = format!("{}; it sends with {}", join_keys(&status.keys), status.sealing_key);
     if !status.client_keys.is_empty() {
-        keys += &format!("; for clients {}", list(&status.client_keys));
+        keys += &format!("; for clients {}", join_keys(&status.client_keys));
     }
     LotteryPage {
-        tone: if well { Severity::Good } else { Severity::Fair },
-        glyph: if well { "✔" } else { "▲" },
-        says,
+        tone: if is_healthy { Severity::Good } else { Severity::Fair },
+        glyph: if is_healthy { "✔" } else { "▲" },
+        says: summary,
         facts: vec![
             labeled_value("address", status.address.to_string()),
             labeled_value("waiting for another daemon", count(status.pending, "request")),
@@ -173,8 +174,8 @@ fn lottery_page(base: PageFrame, status: &DaemonStatus) -> LotteryPage {
         ],
         counts: counts
             .iter()
-            .filter(|(_, many)| *many > 0)
-            .map(|(name, many)| labeled_value(*name, many.to_string()))
+            .filter(|(_, event_count)| *event_count > 0)
+            .map(|(name, event_count)| labeled_value(*name, event_count.to_string()))
             .collect(),
         services: services(status),
         members: status.members.iter().map(peer_view).collect(),
@@ -183,50 +184,55 @@ fn lottery_page(base: PageFrame, status: &DaemonStatus) -> LotteryPage {
 }
 
 fn services(status: &DaemonStatus) -> Vec<ServiceView> {
-    let each = status.services.iter().map(|own| {
+    let service_views = status.services.iter().map(|own_service| {
         let others = status.members.iter().filter(|member| member.state == "up" && !member.suspect).flat_map(
             |member| {
-                member.services.iter().filter(|part| part.service == own.id).map(move |part| (member, part))
+                member
+                    .services
+                    .iter()
+                    .filter(|peer_service| peer_service.service == own_service.id)
+                    .map(move |peer_service| (member, peer_service))
             },
         );
-        let all: f64 = own.weight + others.clone().map(|(_, part)| part.weight).sum::<f64>();
-        let part = |weight: f64| if all > 0.0 { weight / all } else { 0.0 };
+        let total_weight: f64 =
+            own_service.weight + others.clone().map(|(_, peer_service)| peer_service.weight).sum::<f64>();
+        let share_of = |weight: f64| if total_weight > 0.0 { weight / total_weight } else { 0.0 };
         let load = |load: Option<f64>| load.map_or_else(|| "–".to_owned(), percent);
-        let mut parts = vec![ServiceShare {
+        let mut shares = vec![ServiceShare {
             who: format!("{}", status.member),
             own: true,
-            server: own.server.to_string(),
-            capacity: own.capacity,
-            weight: number(own.weight),
-            bar: super::load_bar::round_to_tenth(160.0 * part(own.weight)),
-            share: percent(part(own.weight)),
-            load: load(own.load),
-            in_flight: own.in_flight,
-            ready: match own.ready {
+            server: own_service.server.to_string(),
+            capacity: own_service.capacity,
+            weight: number(own_service.weight),
+            bar: super::load_bar::round_to_tenth(160.0 * share_of(own_service.weight)),
+            share: percent(share_of(own_service.weight)),
+            load: load(own_service.load),
+            in_flight: own_service.in_flight,
+            ready: match own_service.ready {
                 false => "✘ its check fails",
-                true if own.weight > 0.0 => "● takes part",
+                true if own_service.weight > 0.0 => "● takes part",
                 true => "○ wants nothing",
             },
         }];
-        parts.extend(others.map(|(member, theirs)| ServiceShare {
+        shares.extend(others.map(|(member, peer_service)| ServiceShare {
             who: member.member.to_string(),
             own: false,
             server: member.address.ip().to_string(),
-            capacity: theirs.capacity,
-            weight: number(theirs.weight),
-            bar: super::load_bar::round_to_tenth(160.0 * part(theirs.weight)),
-            share: percent(part(theirs.weight)),
-            load: load(theirs.load),
-            in_flight: theirs.in_flight,
-            ready: if theirs.weight > 0.0 { "● takes part" } else { "○ wants nothing" },
+            capacity: peer_service.capacity,
+            weight: number(peer_service.weight),
+            bar: super::load_bar::round_to_tenth(160.0 * share_of(peer_service.weight)),
+            share: percent(share_of(peer_service.weight)),
+            load: load(peer_service.load),
+            in_flight: peer_service.in_flight,
+            ready: if peer_service.weight > 0.0 { "● takes part" } else { "○ wants nothing" },
         }));
-        ServiceView { name: own.name.clone(), parts }
+        ServiceView { name: own_service.name.clone(), parts: shares }
     });
-    each.collect()
+    service_views.collect()
 }
 
 fn peer_view(member: &crate::ObservedDaemon) -> PeerView {
-    let (glyph, tone) = match (&*member.state, member.suspect) {
+    let (glyph, severity) = match (&*member.state, member.suspect) {
         (_, true) => ("▲", Severity::Fair),
         ("up", false) => ("●", Severity::Good),
         ("draining" | "leaving", false) => ("◌", Severity::Fair),
@@ -239,7 +245,7 @@ fn peer_view(member: &crate::ObservedDaemon) -> PeerView {
         address: member.address.to_string(),
         glyph,
         state,
-        tone,
+        tone: severity,
         differs: member.differs,
     }
 }
@@ -274,76 +280,83 @@ struct ProcessView {
 
 /// Returns the page of a Supervisor. It queries the processes, which may be slow.
 pub(super) async fn supervisor_response(
-    plane: &Arc<AdminEndpoint>,
+    endpoint: &Arc<AdminEndpoint>,
     supervisor: &Arc<dyn SupervisorBackend>,
     caller: &Caller,
     path: &str,
 ) -> Result<String, String> {
-    let permit = plane.granted_scope(caller, Operation::ProcessDetails);
-    let trusted = crate::supervisor::trusted_scope(plane, caller);
-    let asked = Arc::clone(supervisor);
-    let view = {
-        let _turn = plane.locks.slow_query.lock().await;
-        tokio::task::spawn_blocking(move || asked.detailed_status()).await.map_err(|why| why.to_string())?
+    let scope = endpoint.granted_scope(caller, Operation::ProcessDetails);
+    let trusted_scope = crate::supervisor::trusted_scope(endpoint, caller);
+    let backend = Arc::clone(supervisor);
+    let detailed_status = {
+        let _guard = endpoint.locks.slow_query.lock().await;
+        tokio::task::spawn_blocking(move || backend.detailed_status())
+            .await
+            .map_err(|error| error.to_string())?
     };
-    let household = crate::supervisor::redact(view, &permit, &trusted);
+    let status = crate::supervisor::redact(detailed_status, &scope, &trusted_scope);
     let base = page_frame(
-        plane,
+        endpoint,
         caller,
         "Processes",
         path,
-        &household.version,
-        household.stopping,
-        household.reload_error.as_deref(),
+        &status.version,
+        status.stopping,
+        status.reload_error.as_deref(),
     );
-    render::render_text("supervisor.html", &supervisor_page(base, &household, super::csrf::now_ms()))
+    render::render_text("supervisor.html", &supervisor_page(base, &status, super::csrf::now_ms()))
 }
 
-fn supervisor_page(base: PageFrame, household: &SupervisorStatus, now: u64) -> SupervisorPage {
-    let all = household.processes.len();
-    let running = household.processes.iter().filter(|process| process.state == ProcessPhase::Running).count();
-    let ill = household
+fn supervisor_page(base: PageFrame, status: &SupervisorStatus, now: u64) -> SupervisorPage {
+    let process_count = status.processes.len();
+    let running_count =
+        status.processes.iter().filter(|process| process.state == ProcessPhase::Running).count();
+    let unwell_count = status
         .processes
         .iter()
-        .filter(|process| process.says.as_ref().is_some_and(|says| !says.well))
+        .filter(|process| process.says.as_ref().is_some_and(|self_status| !self_status.well))
         .count();
-    let failed = household
+    let failed_count = status
         .processes
         .iter()
         .filter(|process| matches!(process.state, ProcessPhase::Failed | ProcessPhase::BackingOff))
         .count();
-    let mut says =
-        format!("{running} of {} run", count(all as u64, "process").replace("processs", "processes"));
-    for (many, what) in [(failed, "failed"), (ill, "not well by what they say")] {
-        if many > 0 {
-            says.push_str(&format!(", {many} {what}"));
+    let mut summary = format!(
+        "{running_count} of {} run",
+        count(process_count as u64, "process").replace("processs", "processes")
+    );
+    for (problem_count, description) in
+        [(failed_count, "failed"), (unwell_count, "not well by what they say")]
+    {
+        if problem_count > 0 {
+            summary.push_str(&format!(", {problem_count} {description}"));
         }
     }
-    let (tone, glyph) = if failed > 0 {
+    let (severity, glyph) = if failed_count > 0 {
         (Severity::Bad, "✘")
-    } else if ill > 0 {
+    } else if unwell_count > 0 {
         (Severity::Fair, "▲")
     } else {
         (Severity::Good, "✔")
     };
     SupervisorPage {
         base,
-        tone,
+        tone: severity,
         glyph,
-        says,
-        processes: household.processes.iter().map(|process| process_view(process, now)).collect(),
+        says: summary,
+        processes: status.processes.iter().map(|process| process_view(process, now)).collect(),
     }
 }
 
 fn process_view(process: &ProcessStatus, now: u64) -> ProcessView {
-    let (glyph, word, tone) = match process.state {
+    let (glyph, label, severity) = match process.state {
         ProcessPhase::Running => ("●", "running", Severity::Good),
         ProcessPhase::Stopping => ("◌", "stopping", Severity::Fair),
         ProcessPhase::BackingOff => ("▲", "backing off", Severity::Bad),
         ProcessPhase::Failed => ("✘", "failed", Severity::Bad),
         ProcessPhase::Stopped => ("■", "stopped", Severity::Off),
     };
-    let since = |unix_ms: u64| ago((now.saturating_sub(unix_ms) / 1000) as f64);
+    let age_since = |unix_ms: u64| ago((now.saturating_sub(unix_ms) / 1000) as f64);
     let mut notes = Vec::new();
     if process.adopted {
         notes.push("found running".to_owned());
@@ -351,22 +364,25 @@ fn process_view(process: &ProcessStatus, now: u64) -> ProcessView {
     if process.outdated {
         notes.push("▲ runs with another command than the file has: restart it".to_owned());
     }
-    if let Some(next) = process.next_start_unix_ms {
-        notes.push(format!("started again in {}", ago((next.saturating_sub(now) / 1000) as f64)));
+    if let Some(next_start_ms) = process.next_start_unix_ms {
+        notes.push(format!("started again in {}", ago((next_start_ms.saturating_sub(now) / 1000) as f64)));
     }
     ProcessView {
         name: process.name.clone(),
         glyph,
-        word,
-        tone,
+        word: label,
+        tone: severity,
         why: process.why.clone(),
-        since: since(process.since_unix_ms),
+        since: age_since(process.since_unix_ms),
         pid: process.pid.map_or_else(|| "–".to_owned(), |pid| pid.to_string()),
         restarts: process.restarts,
         command: process.command.join(" "),
         notes,
-        says: process.says.iter().flat_map(|says| says.lines.clone()).collect(),
-        last: process.last_exit.as_ref().map(|exit| format!("{}, {} ago", exit.reason, since(exit.unix_ms))),
-        lines: process.last_exit.iter().flat_map(|exit| exit.lines.clone()).collect(),
+        says: process.says.iter().flat_map(|self_status| self_status.lines.clone()).collect(),
+        last: process
+            .last_exit
+            .as_ref()
+            .map(|last_exit| format!("{}, {} ago", last_exit.reason, age_since(last_exit.unix_ms))),
+        lines: process.last_exit.iter().flat_map(|last_exit| last_exit.lines.clone()).collect(),
     }
 }

@@ -49,28 +49,42 @@ pub(super) struct AlertView {
 }
 
 /// Returns the page of a member; `None` if there is none that the caller may see.
-pub(super) fn member_page(eye: &PageContext<'_>, group: &str, name: &str, path: &str) -> Option<MemberPage> {
-    let status = eye.group(group)?;
+pub(super) fn member_page(
+    page_context: &PageContext<'_>,
+    group: &str,
+    name: &str,
+    path: &str,
+) -> Option<MemberPage> {
+    let status = page_context.group(group)?;
     let member = status.members.iter().find(|member| member.name == name)?;
-    let recent = eye.balancer.recent(group).unwrap_or_default();
-    let of_it = recent.members.iter().find(|recent| recent.name == name);
+    let recent = page_context.balancer.recent(group).unwrap_or_default();
+    let member_recent = recent.members.iter().find(|recent| recent.name == name);
     let scale = LoadScale::of(status, &recent.members);
-    let bound = member_table::bound_sessions(eye.listeners(&status.name)).get(name).copied().unwrap_or(0);
-    let explained =
-        if eye.is_allowed(Operation::Explain, group) { eye.balancer.explain(group) } else { None };
-    let explained = explained.and_then(|all| all.members.into_iter().find(|member| member.name == name));
-    let mine = |entry: &&crate::EventEntry| entry.group == group && entry.member.as_deref() == Some(name);
-    let events: Vec<_> = eye.events().iter().filter(mine).take(MAX_EVENTS).cloned().collect();
+    let bound_count =
+        member_table::bound_sessions(page_context.listeners(&status.name)).get(name).copied().unwrap_or(0);
+    let group_explanation = if page_context.is_allowed(Operation::Explain, group) {
+        page_context.balancer.explain(group)
+    } else {
+        None
+    };
+    let explanation = group_explanation
+        .and_then(|explained_group| explained_group.members.into_iter().find(|member| member.name == name));
+    let is_of_member =
+        |entry: &&crate::EventEntry| entry.group == group && entry.member.as_deref() == Some(name);
+    let events: Vec<_> =
+        page_context.events().iter().filter(is_of_member).take(MAX_EVENTS).cloned().collect();
     let mut charts = Vec::new();
-    if let Some(of_it) = of_it {
+    if let Some(member_recent) = member_recent {
         let capacity = member.load_line.as_ref().and_then(|line| line.capacity);
         let rates = ChartLine {
             name: "completed",
             points: recent
                 .seconds
                 .iter()
-                .zip(&of_it.seconds)
-                .map(|(at, second)| (at.age_seconds, second.requests_per_second.map(f64::from)))
+                .zip(&member_recent.seconds)
+                .map(|(second_info, second)| {
+                    (second_info.age_seconds, second.requests_per_second.map(f64::from))
+                })
                 .collect(),
         };
         charts.push(draw_chart(
@@ -81,70 +95,78 @@ pub(super) fn member_page(eye: &PageContext<'_>, group: &str, name: &str, path: 
             false,
             rate,
         ));
-        let flights = member_line(of_it, 1.0, LoadScale::InFlight(1.0), &recent);
-        let flights = ChartLine { name: "under way", ..flights };
+        let in_flight_line = member_line(member_recent, 1.0, LoadScale::InFlight(1.0), &recent);
+        let in_flight_line = ChartLine { name: "under way", ..in_flight_line };
         let limit = member.limit.map(f64::from);
-        let flights = draw_chart("m-flight".into(), "Requests under way", &[flights], limit, false, number);
-        charts.push(Chart { rule_is: "gets nothing new from", ..flights });
+        let in_flight_chart =
+            draw_chart("m-flight".into(), "Requests under way", &[in_flight_line], limit, false, number);
+        charts.push(Chart { rule_is: "gets nothing new from", ..in_flight_chart });
         if member.load.is_some() {
-            let loads = ChartLine { name: "load", ..member_line(of_it, 1.0, LoadScale::Load(1.0), &recent) };
-            let above = of_it.alert_above;
-            let loads = draw_chart("m-load".into(), "Load, as reported", &[loads], above, false, number);
-            charts.push(Chart { rule_is: "sheds sessions above", ..loads });
+            let load_line =
+                ChartLine { name: "load", ..member_line(member_recent, 1.0, LoadScale::Load(1.0), &recent) };
+            let alert_above = member_recent.alert_above;
+            let load_chart =
+                draw_chart("m-load".into(), "Load, as reported", &[load_line], alert_above, false, number);
+            charts.push(Chart { rule_is: "sheds sessions above", ..load_chart });
         }
     }
-    let place = PageUrl::Member { group: group.to_owned(), member: name.to_owned() };
+    let page_url = PageUrl::Member { group: group.to_owned(), member: name.to_owned() };
     Some(MemberPage {
-        base: eye.frame(name, &place, path),
+        base: page_context.frame(name, &page_url, path),
         group: group.to_owned(),
         group_href: urls::group_url(group),
         row: MemberRow::new(
             status,
-            &member_table::with_limit(member, explained.as_ref()),
-            of_it,
+            &member_table::with_limit(member, explanation.as_ref()),
+            member_recent,
             scale,
-            bound,
+            bound_count,
         ),
         scale: scale.description(),
-        facts: member_facts(member, bound, &status.strategy),
-        told: explained.iter().flat_map(|member| &member.facts).map(reported_value).collect(),
-        figures: explained
+        facts: member_facts(member, bound_count, &status.strategy),
+        told: explanation.iter().flat_map(|member| &member.facts).map(reported_value).collect(),
+        figures: explanation
             .iter()
             .flat_map(|member| &member.figures)
-            .map(|own| labeled_value(own.name.replace('_', " "), number(own.value)))
+            .map(|figure| labeled_value(figure.name.replace('_', " "), number(figure.value)))
             .collect(),
-        alert: explained.as_ref().and_then(alert_view),
+        alert: explanation.as_ref().and_then(alert_view),
         charts,
-        actions: member_actions(eye, group, member),
-        how: super::actions::unavailable_reason(eye.endpoint, eye.caller, Operation::Drain, group),
-        events: EventView::all(eye, &events, MAX_EVENTS),
+        actions: member_actions(page_context, group, member),
+        how: super::actions::unavailable_reason(
+            page_context.endpoint,
+            page_context.caller,
+            Operation::Drain,
+            group,
+        ),
+        events: EventView::all(page_context, &events, MAX_EVENTS),
     })
 }
 
-fn reported_value(told: &FactExplanation) -> ReportedValue {
+fn reported_value(fact: &FactExplanation) -> ReportedValue {
     ReportedValue {
-        name: told.name.clone(),
-        value: number(told.value),
-        age: ago(told.age_seconds),
-        source: told.source.clone(),
+        name: fact.name.clone(),
+        value: number(fact.value),
+        age: ago(fact.age_seconds),
+        source: fact.source.clone(),
     }
 }
 
 fn alert_view(member: &MemberExplanation) -> Option<AlertView> {
     let alert = member.alert.as_ref()?;
-    let held = if alert.held { "; it waits until somebody has been told of it" } else { "" };
-    let says = format!(
-        "Under alert for {}: {} of its sessions are to go elsewhere (decision {}){held}.",
+    let held_text = if alert.held { "; it waits until somebody has been told of it" } else { "" };
+    let summary = format!(
+        "Under alert for {}: {} of its sessions are to go elsewhere (decision {}){held_text}.",
         ago(alert.since_seconds),
         percent(alert.share),
         alert.epoch
     );
     let inputs =
         alert.inputs.iter().map(|(name, value)| labeled_value(name.replace('_', " "), number(*value)));
-    Some(AlertView { says, inputs: inputs.collect() })
+    Some(AlertView { says: summary, inputs: inputs.collect() })
 }
 
-fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<LabeledValue> {
+fn member_facts(member: &MemberStatus, bound_count: u64, strategy: &str) -> Vec<LabeledValue> {
     let mut facts = vec![
         labeled_value("address", member.address.clone()),
         labeled_value("capacity, weight", format!("{}, {}", number(member.capacity), number(member.weight))),
@@ -158,21 +180,21 @@ fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<Labele
         ));
     }
     if let Some(line) = &member.load_line {
-        let can = match (line.capacity, line.capacity_low, line.capacity_high) {
-            (Some(best), Some(low), Some(high)) => {
-                format!("{}/s ({} to {})", rate(best), rate(low), rate(high))
+        let capacity_text = match (line.capacity, line.capacity_low, line.capacity_high) {
+            (Some(capacity), Some(low), Some(high)) => {
+                format!("{}/s ({} to {})", rate(capacity), rate(low), rate(high))
             }
-            (Some(best), ..) => format!("{}/s", rate(best)),
+            (Some(capacity), ..) => format!("{}/s", rate(capacity)),
             (None, Some(low), _) => format!("not known; at least {}/s", rate(low)),
             (None, ..) => "not known".to_owned(),
         };
-        facts.push(labeled_value("it can do", can));
+        facts.push(labeled_value("it can do", capacity_text));
         facts.extend(line.source.as_ref().map(|source| labeled_value("known from", source)));
     }
     let effective = member.load_effective.map_or_else(|| "none that counts".to_owned(), number);
     // Operators should know when a strategy ignores reports.
-    let heard = match strategy::find(strategy) {
-        Some(known) if !known.reads_load => {
+    let strategy_text = match strategy::find(strategy) {
+        Some(strategy_info) if !strategy_info.reads_load => {
             format!(
                 "{strategy} does not choose by it; alerts, the load line and a weight that names it go by \
                  {effective}"
@@ -183,15 +205,18 @@ fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<Labele
     match member.load {
         Some(load) => facts.push(labeled_value(
             "load",
-            format!("{} reported {} ago; {heard}", number(load.value), ago(load.age_seconds)),
+            format!("{} reported {} ago; {strategy_text}", number(load.value), ago(load.age_seconds)),
         )),
-        None if let Some(said) = member.said_age_seconds => facts.push(labeled_value(
+        None if let Some(said_age) = member.said_age_seconds => facts.push(labeled_value(
             "load",
-            format!("none is reported; with its answers it says itself what it can do, {} ago", ago(said)),
+            format!(
+                "none is reported; with its answers it says itself what it can do, {} ago",
+                ago(said_age)
+            ),
         )),
         None => facts.push(labeled_value("load", "nothing is reported of it")),
     }
-    facts.push(labeled_value("bound to it", format!("{}, {} of them by leases", bound, member.leases)));
+    facts.push(labeled_value("bound to it", format!("{}, {} of them by leases", bound_count, member.leases)));
     facts.push(labeled_value(
         "ended",
         format!("{}, {} of them failed", count(member.requests, "request"), member.failures),
@@ -202,22 +227,22 @@ fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<Labele
     let answers: Vec<String> = member
         .answers
         .iter()
-        .filter(|(_, many)| **many > 0)
-        .map(|(class, many)| format!("{class} {many}"))
+        .filter(|(_, answer_count)| **answer_count > 0)
+        .map(|(class, answer_count)| format!("{class} {answer_count}"))
         .collect();
     if !answers.is_empty() {
         facts.push(labeled_value("answers", answers.join(", ")));
     }
     if member.latency.count > 0 {
-        let all = member.latency;
-        let said = format!(
+        let latency_summary = member.latency;
+        let latency_text = format!(
             "p50 {}, p90 {}, p99 {}, p99.9 {}",
-            latency(all.p50),
-            latency(all.p90),
-            latency(all.p99),
-            latency(all.p999)
+            latency(latency_summary.p50),
+            latency(latency_summary.p90),
+            latency(latency_summary.p99),
+            latency(latency_summary.p999)
         );
-        facts.push(labeled_value("times since the start", said));
+        facts.push(labeled_value("times since the start", latency_text));
     }
     facts.push(labeled_value(
         "connections",
@@ -231,25 +256,25 @@ fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<Labele
     facts
 }
 
-fn member_actions(eye: &PageContext<'_>, group: &str, member: &MemberStatus) -> Vec<ActionLink> {
-    let of = [("group", group), ("member", &*member.name)];
+fn member_actions(page_context: &PageContext<'_>, group: &str, member: &MemberStatus) -> Vec<ActionLink> {
+    let member_fields = [("group", group), ("member", &*member.name)];
     let mut actions = Vec::new();
-    let mut offer = |verb: Operation, word: &'static str, about: &str| {
-        if eye.can_execute(verb, group) {
+    let mut offer_action = |operation: Operation, label: &'static str, about: &str| {
+        if page_context.can_execute(operation, group) {
             actions.push(ActionLink {
-                word,
+                word: label,
                 about: about.to_owned(),
-                href: urls::action_url(verb.name(), &of),
+                href: urls::action_url(operation.name(), &member_fields),
             });
         }
     };
     match member.state {
-        MemberState::Draining => offer(Operation::Undrain, "Undrain", "take it back"),
-        _ => offer(Operation::Drain, "Drain", "nothing new for it; what it has ends in its own time"),
+        MemberState::Draining => offer_action(Operation::Undrain, "Undrain", "take it back"),
+        _ => offer_action(Operation::Drain, "Drain", "nothing new for it; what it has ends in its own time"),
     }
     match member.state {
-        MemberState::Disabled => offer(Operation::Enable, "Enable", "put it back in use"),
-        _ => offer(Operation::Disable, "Disable", "out of use at once, without anybody being told"),
+        MemberState::Disabled => offer_action(Operation::Enable, "Enable", "put it back in use"),
+        _ => offer_action(Operation::Disable, "Disable", "out of use at once, without anybody being told"),
     }
     actions
 }

@@ -30,20 +30,20 @@ pub(super) struct HomePage {
 }
 
 /// Returns the page of all groups.
-pub(super) fn home_page(eye: &PageContext<'_>, path: &str) -> HomePage {
+pub(super) fn home_page(page_context: &PageContext<'_>, path: &str) -> HomePage {
     let mut groups: Vec<GroupView> = Vec::new();
-    for (index, group) in eye.status.groups.iter().take(MAX_GROUPS).enumerate() {
-        let mut view = GroupView::new(eye, group, index, MAX_HOME_MEMBERS);
+    for (index, group) in page_context.status.groups.iter().take(MAX_GROUPS).enumerate() {
+        let mut group_view = GroupView::new(page_context, group, index, MAX_HOME_MEMBERS);
         if index >= MAX_CHARTED_GROUPS {
-            view.charts.clear();
+            group_view.charts.clear();
         }
-        groups.push(view);
+        groups.push(group_view);
     }
     HomePage {
-        base: eye.frame("Overview", &PageUrl::Home, path),
-        hidden: eye.status.groups.len().saturating_sub(MAX_GROUPS),
+        base: page_context.frame("Overview", &PageUrl::Home, path),
+        hidden: page_context.status.groups.len().saturating_sub(MAX_GROUPS),
         groups,
-        events: EventView::all(eye, &eye.events(), MAX_EVENTS),
+        events: EventView::all(page_context, &page_context.events(), MAX_EVENTS),
     }
 }
 
@@ -97,65 +97,79 @@ pub(super) struct LeaseRow {
 }
 
 /// Returns the page of a group; `None` if there is none that the caller may see.
-pub(super) fn group_page(eye: &PageContext<'_>, name: &str, path: &str) -> Option<GroupPage> {
-    let group = eye.group(name)?;
-    let explained = if eye.is_allowed(Operation::Explain, name) { eye.balancer.explain(name) } else { None };
-    let mut knobs: Vec<LabeledValue> = Vec::new();
-    if let Some(explained) = &explained {
-        knobs.extend(
-            explained.knobs.iter().map(|(knob, value)| labeled_value(knob.replace('_', " "), number(*value))),
+pub(super) fn group_page(page_context: &PageContext<'_>, name: &str, path: &str) -> Option<GroupPage> {
+    let group = page_context.group(name)?;
+    let explanation = if page_context.is_allowed(Operation::Explain, name) {
+        page_context.balancer.explain(name)
+    } else {
+        None
+    };
+    let mut settings: Vec<LabeledValue> = Vec::new();
+    if let Some(explanation) = &explanation {
+        settings.extend(
+            explanation
+                .knobs
+                .iter()
+                .map(|(setting, value)| labeled_value(setting.replace('_', " "), number(*value))),
         );
-        knobs.extend(explained.weight.as_ref().map(|weight| labeled_value("weight", weight)));
-        if let Some(monitor) = &explained.monitor {
-            let said = format!(
+        settings.extend(explanation.weight.as_ref().map(|weight| labeled_value("weight", weight)));
+        if let Some(monitor) = &explanation.monitor {
+            let monitor_text = format!(
                 "{} by {}, every {}",
                 monitor.metric,
                 monitor.source,
                 latency(monitor.interval_seconds)
             );
-            knobs.push(labeled_value("load is", said));
+            settings.push(labeled_value("load is", monitor_text));
         }
     }
-    let mine = |entry: &&crate::EventEntry| entry.group == name;
-    let events: Vec<_> = eye.events().iter().filter(mine).take(MAX_EVENTS).cloned().collect();
-    let leases = if eye.is_allowed(Operation::Leases, name) {
-        eye.balancer.leases(name).unwrap_or_default()
+    let is_of_group = |entry: &&crate::EventEntry| entry.group == name;
+    let events: Vec<_> = page_context.events().iter().filter(is_of_group).take(MAX_EVENTS).cloned().collect();
+    let leases = if page_context.is_allowed(Operation::Leases, name) {
+        page_context.balancer.leases(name).unwrap_or_default()
     } else {
         Vec::new()
     };
-    let set = eye.can_execute(Operation::Set, name);
+    let can_set = page_context.can_execute(Operation::Set, name);
     Some(GroupPage {
-        base: eye.frame(name, &PageUrl::Group(name.to_owned()), path),
-        group: GroupView::new(eye, group, 0, MAX_GROUP_MEMBERS),
-        facts: group_facts(eye, group),
+        base: page_context.frame(name, &PageUrl::Group(name.to_owned()), path),
+        group: GroupView::new(page_context, group, 0, MAX_GROUP_MEMBERS),
+        facts: group_facts(page_context, group),
         line: load_line(group),
         predicted: prediction_rows(group),
-        knobs,
+        knobs: settings,
         rejected: group
             .rejected
             .iter()
-            .filter(|(_, many)| **many > 0)
-            .map(|(reason, many)| labeled_value(reason.replace('_', " "), many.to_string()))
+            .filter(|(_, rejected_count)| **rejected_count > 0)
+            .map(|(reason, rejected_count)| {
+                labeled_value(reason.replace('_', " "), rejected_count.to_string())
+            })
             .collect(),
         sources: group.discovery.iter().map(source_row).collect(),
         leases: leases.iter().map(lease_row).collect(),
-        actions: group_actions(eye, group),
-        strategies: if set {
+        actions: group_actions(page_context, group),
+        strategies: if can_set {
             strategy::ALL.iter().map(|strategy| strategy.name).collect()
         } else {
             Vec::new()
         },
-        how: super::actions::unavailable_reason(eye.endpoint, eye.caller, Operation::Set, name),
-        events: EventView::all(eye, &events, MAX_EVENTS),
+        how: super::actions::unavailable_reason(
+            page_context.endpoint,
+            page_context.caller,
+            Operation::Set,
+            name,
+        ),
+        events: EventView::all(page_context, &events, MAX_EVENTS),
     })
 }
 
-fn group_facts(eye: &PageContext<'_>, group: &GroupStatus) -> Vec<LabeledValue> {
+fn group_facts(page_context: &PageContext<'_>, group: &GroupStatus) -> Vec<LabeledValue> {
     let mut facts = vec![labeled_value("strategy", group.strategy.clone())];
-    for listener in eye.listeners(&group.name) {
-        let closed = if listener.disabled { ", closed by an operator" } else { "" };
-        let said = format!(
-            "{} {}, {} open, {} accepted, {} refused, bound {}{closed}",
+    for listener in page_context.listeners(&group.name) {
+        let closed_text = if listener.disabled { ", closed by an operator" } else { "" };
+        let listener_text = format!(
+            "{} {}, {} open, {} accepted, {} refused, bound {}{closed_text}",
             listener.protocol,
             listener.address,
             listener.connections,
@@ -163,7 +177,7 @@ fn group_facts(eye: &PageContext<'_>, group: &GroupStatus) -> Vec<LabeledValue> 
             listener.refused,
             listener.binding.replace('_', " ")
         );
-        facts.push(labeled_value("listener", said));
+        facts.push(labeled_value("listener", listener_text));
     }
     facts.push(labeled_value("waiting for a member", count(group.queued, "request")));
     facts.push(labeled_value(
@@ -171,16 +185,16 @@ fn group_facts(eye: &PageContext<'_>, group: &GroupStatus) -> Vec<LabeledValue> 
         format!("{}, {} denied by the budget", group.retries, group.retries_denied),
     ));
     if group.latency.count > 0 {
-        let all = group.latency;
-        let said = format!(
+        let latency_summary = group.latency;
+        let latency_text = format!(
             "p50 {}, p90 {}, p99 {}, p99.9 {} of {} requests",
-            latency(all.p50),
-            latency(all.p90),
-            latency(all.p99),
-            latency(all.p999),
-            all.count
+            latency(latency_summary.p50),
+            latency(latency_summary.p90),
+            latency(latency_summary.p99),
+            latency(latency_summary.p999),
+            latency_summary.count
         );
-        facts.push(labeled_value("since the start", said));
+        facts.push(labeled_value("since the start", latency_text));
     }
     if group.hand_overs + group.hand_overs_failed > 0 {
         facts.push(labeled_value(
@@ -195,22 +209,22 @@ fn load_line(group: &GroupStatus) -> Vec<LabeledValue> {
     let Some(line) = &group.load_line else { return Vec::new() };
     let mut facts = vec![labeled_value("now", format!("{}/s", rate(line.requests_per_second)))];
     if let Some(capacity) = line.capacity {
-        let between = match (line.capacity_low, line.capacity_high) {
+        let range_text = match (line.capacity_low, line.capacity_high) {
             (Some(low), Some(high)) => format!(" ({} to {})", rate(low), rate(high)),
             _ => String::new(),
         };
-        let by = if line.limited_by == "balancer" { ", the balancer itself" } else { "" };
-        facts.push(labeled_value("load line", format!("{}/s{between}{by}", rate(capacity))));
+        let limit_text = if line.limited_by == "balancer" { ", the balancer itself" } else { "" };
+        facts.push(labeled_value("load line", format!("{}/s{range_text}{limit_text}", rate(capacity))));
     } else if let Some((low, high)) = line.range() {
         facts.push(labeled_value("load line", format!("somewhere from {} to {}/s", rate(low), rate(high))));
     }
-    let checked = match (line.error, line.predictions_checked) {
+    let predictions = match (line.error, line.predictions_checked) {
         (Some(error), checked) => {
             format!("{}: {} checked, off by {}", line.verdict, count(checked, "prediction"), percent(error))
         }
         (None, _) => line.verdict.clone(),
     };
-    facts.push(labeled_value("how good it was", checked));
+    facts.push(labeled_value("how good it was", predictions));
     if !line.why.is_empty() {
         facts.push(labeled_value("from", line.why.clone()));
     }
@@ -219,18 +233,18 @@ fn load_line(group: &GroupStatus) -> Vec<LabeledValue> {
 
 fn prediction_rows(group: &GroupStatus) -> Vec<PredictionRow> {
     let Some(line) = &group.load_line else { return Vec::new() };
-    let time = |seconds: Option<f64>| seconds.map_or_else(|| "–".to_owned(), latency);
+    let latency_text = |seconds: Option<f64>| seconds.map_or_else(|| "–".to_owned(), latency);
     let mut rows: Vec<PredictionRow> = Vec::new();
-    for at in &line.predicted {
+    for prediction in &line.predicted {
         rows.push(PredictionRow {
-            at: format!("at {} of it", percent(at.load)),
-            rate: format!("{}/s", rate(at.requests_per_second)),
-            says: format!("p50 {}, p99 {}", time(at.p50), time(at.p99)),
+            at: format!("at {} of it", percent(prediction.load)),
+            rate: format!("{}/s", rate(prediction.requests_per_second)),
+            says: format!("p50 {}, p99 {}", latency_text(prediction.p50), latency_text(prediction.p99)),
             over: false,
         });
     }
     for change in &line.what_if {
-        let says = match (change.over, change.headroom) {
+        let summary = match (change.over, change.headroom) {
             (Some(true), _) if change.capacity == Some(0.0) => "nobody is left to serve".to_owned(),
             (Some(true), _) => "over the load line".to_owned(),
             (Some(false), Some(headroom)) => {
@@ -242,8 +256,8 @@ fn prediction_rows(group: &GroupStatus) -> Vec<PredictionRow> {
         };
         rows.push(PredictionRow {
             at: change.about.clone(),
-            rate: change.capacity.map_or_else(|| "–".to_owned(), |most| format!("{}/s", rate(most))),
-            says,
+            rate: change.capacity.map_or_else(|| "–".to_owned(), |capacity| format!("{}/s", rate(capacity))),
+            says: summary,
             over: change.over == Some(true),
         });
     }
@@ -269,22 +283,22 @@ fn lease_row(lessee: &LeaseHolder) -> LeaseRow {
     }
 }
 
-fn group_actions(eye: &PageContext<'_>, group: &GroupStatus) -> Vec<ActionLink> {
-    let of = [("group", &*group.name)];
+fn group_actions(page_context: &PageContext<'_>, group: &GroupStatus) -> Vec<ActionLink> {
+    let group_field = [("group", &*group.name)];
     let mut actions = Vec::new();
-    if group.balancing_disabled && eye.can_execute(Operation::Enable, &group.name) {
+    if group.balancing_disabled && page_context.can_execute(Operation::Enable, &group.name) {
         let about = "members get what the strategy says again".to_owned();
         actions.push(ActionLink {
             word: "Enable balancing",
             about,
-            href: urls::action_url("enable-balancing", &of),
+            href: urls::action_url("enable-balancing", &group_field),
         });
-    } else if !group.balancing_disabled && eye.can_execute(Operation::Disable, &group.name) {
+    } else if !group.balancing_disabled && page_context.can_execute(Operation::Disable, &group.name) {
         let about = "members take equal turns, whatever their loads".to_owned();
         actions.push(ActionLink {
             word: "Disable balancing",
             about,
-            href: urls::action_url("disable-balancing", &of),
+            href: urls::action_url("disable-balancing", &group_field),
         });
     }
     actions

@@ -59,8 +59,8 @@ struct CertificateRow {
     state: String,
 }
 
-pub(super) fn process_page(eye: &PageContext<'_>, path: &str) -> ProcessPage {
-    let status = &eye.status;
+pub(super) fn process_page(page_context: &PageContext<'_>, path: &str) -> ProcessPage {
+    let status = &page_context.status;
     let mut facts = vec![
         labeled_value("version", status.version.clone()),
         labeled_value("process", format!("{}, up {}", status.pid, ago(status.uptime_seconds))),
@@ -76,13 +76,13 @@ pub(super) fn process_page(eye: &PageContext<'_>, path: &str) -> ProcessPage {
         ),
     ];
     if let Some(fleet) = &status.fleet {
-        let known = fleet.balancers.len();
-        let up = fleet.balancers.iter().filter(|one| one.state == "up").count();
-        let others = match known {
+        let balancer_count = fleet.balancers.len();
+        let alive_count = fleet.balancers.iter().filter(|balancer| balancer.state == "up").count();
+        let others_text = match balancer_count {
             0 => "no other balancer has been heard of".to_owned(),
-            _ => format!("{up} of {} alive", count(known as u64, "other balancer")),
+            _ => format!("{alive_count} of {} alive", count(balancer_count as u64, "other balancer")),
         };
-        facts.push(labeled_value("fleet", format!("{} at {}; {others}", fleet.name, fleet.address)));
+        facts.push(labeled_value("fleet", format!("{} at {}; {others_text}", fleet.name, fleet.address)));
     }
     if status.access_log_dropped > 0 {
         facts.push(labeled_value(
@@ -98,13 +98,14 @@ pub(super) fn process_page(eye: &PageContext<'_>, path: &str) -> ProcessPage {
     }
     let listeners = status.listeners.iter().map(|listener| {
         // Listeners belong to no group: acting on them requires a role with all groups.
-        let act = |verb: Operation, name: &'static str, word: &'static str| {
-            (eye.endpoint.granted_scope(eye.caller, verb) == GrantedScope::All && eye.can_execute(verb, ""))
-                .then(|| ActionLink {
-                    word,
-                    about: String::new(),
-                    href: urls::action_url(name, &[("listener", &listener.address)]),
-                })
+        let listener_action = |operation: Operation, name: &'static str, label: &'static str| {
+            (page_context.endpoint.granted_scope(page_context.caller, operation) == GrantedScope::All
+                && page_context.can_execute(operation, ""))
+            .then(|| ActionLink {
+                word: label,
+                about: String::new(),
+                href: urls::action_url(name, &[("listener", &listener.address)]),
+            })
         };
         ListenerRow {
             address: listener.address.clone(),
@@ -117,14 +118,14 @@ pub(super) fn process_page(eye: &PageContext<'_>, path: &str) -> ProcessPage {
             refused: listener.refused,
             disabled: listener.disabled,
             action: if listener.disabled {
-                act(Operation::Enable, "enable-listener", "Enable")
+                listener_action(Operation::Enable, "enable-listener", "Enable")
             } else {
-                act(Operation::Disable, "disable-listener", "Disable")
+                listener_action(Operation::Disable, "disable-listener", "Disable")
             },
         }
     });
     ProcessPage {
-        base: eye.frame("Process", &PageUrl::Process, path),
+        base: page_context.frame("Process", &PageUrl::Process, path),
         facts,
         fleet: status.fleet.as_ref().map(balancer_rows).unwrap_or_default(),
         listeners: listeners.collect(),
@@ -133,62 +134,62 @@ pub(super) fn process_page(eye: &PageContext<'_>, path: &str) -> ProcessPage {
 }
 
 fn balancer_rows(fleet: &FleetStatus) -> Vec<BalancerRow> {
-    let nothing = || "–".to_owned();
-    let own = BalancerRow {
+    let no_value = || "–".to_owned();
+    let own_row = BalancerRow {
         name: fleet.name.clone(),
         address: fleet.address.clone(),
         tone: Severity::Good,
         glyph: "●",
         word: "this one".into(),
-        heard: nothing(),
-        reports: nothing(),
-        loss: nothing(),
-        groups: nothing(),
+        heard: no_value(),
+        reports: no_value(),
+        loss: no_value(),
+        groups: no_value(),
     };
-    let other = |one: &BalancerStatus| {
-        let (glyph, tone) = match &*one.state {
+    let balancer_row = |balancer: &BalancerStatus| {
+        let (glyph, severity) = match &*balancer.state {
             "up" => ("✔", Severity::Good),
             "silent" => ("?", Severity::Fair),
             _ => ("✘", Severity::Bad),
         };
         // Two balancers with one address cannot be distinguished.
-        let same = if one.address == fleet.address { " (as this one)" } else { "" };
+        let address_note = if balancer.address == fleet.address { " (as this one)" } else { "" };
         BalancerRow {
-            name: if one.name.is_empty() { "(no name yet)".into() } else { one.name.clone() },
-            address: format!("{}{same}", one.address),
-            tone,
+            name: if balancer.name.is_empty() { "(no name yet)".into() } else { balancer.name.clone() },
+            address: format!("{}{address_note}", balancer.address),
+            tone: severity,
             glyph,
-            word: one.state.clone(),
-            heard: format!("{} ago", ago(one.age_seconds)),
-            reports: one.reports.to_string(),
-            loss: format!("{:.1} %", 100.0 * one.loss),
-            groups: one.groups.to_string(),
+            word: balancer.state.clone(),
+            heard: format!("{} ago", ago(balancer.age_seconds)),
+            reports: balancer.reports.to_string(),
+            loss: format!("{:.1} %", 100.0 * balancer.loss),
+            groups: balancer.groups.to_string(),
         }
     };
-    std::iter::once(own).chain(fleet.balancers.iter().map(other)).collect()
+    std::iter::once(own_row).chain(fleet.balancers.iter().map(balancer_row)).collect()
 }
 
-fn certificate_row(one: &CertificateStatus) -> CertificateRow {
-    let left = |seconds: Option<f64>, none: &str| match seconds {
+fn certificate_row(certificate: &CertificateStatus) -> CertificateRow {
+    let time_left = |seconds: Option<f64>, fallback: &str| match seconds {
         Some(seconds) if seconds < 0.0 => format!("{} ago", ago(-seconds)),
         Some(seconds) => format!("in {}", ago(seconds)),
-        None => none.to_owned(),
+        None => fallback.to_owned(),
     };
-    let over = one.expires_seconds.is_some_and(|seconds| seconds < 0.0);
-    let state = match (&one.failure, over, one.ends_soon) {
-        (Some(why), ..) => format!("✘ {why}"),
+    let has_expired = certificate.expires_seconds.is_some_and(|seconds| seconds < 0.0);
+    let state = match (&certificate.failure, has_expired, certificate.ends_soon) {
+        (Some(failure), ..) => format!("✘ {failure}"),
         (None, true, _) => "✘ it has ended".to_owned(),
         (None, false, true) => "▲ it ends soon".to_owned(),
-        _ if one.expires_seconds.is_none() => "○ not there yet".to_owned(),
+        _ if certificate.expires_seconds.is_none() => "○ not there yet".to_owned(),
         _ => "● in force".to_owned(),
     };
     CertificateRow {
-        name: one.name.clone(),
-        names: one.names.join(", "),
-        source: one.source.clone(),
-        ends: left(one.expires_seconds, "–"),
-        renewal: left(one.renewal_seconds, if one.acme { "–" } else { "by hand" }),
-        bad: one.failure.is_some() || over || one.ends_soon,
+        name: certificate.name.clone(),
+        names: certificate.names.join(", "),
+        source: certificate.source.clone(),
+        ends: time_left(certificate.expires_seconds, "–"),
+        renewal: time_left(certificate.renewal_seconds, if certificate.acme { "–" } else { "by hand" }),
+        bad: certificate.failure.is_some() || has_expired || certificate.ends_soon,
         state,
     }
 }

@@ -48,40 +48,40 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       frame-ancestors 'none'; base-uri 'none'";
 
 /// Renders a page as text.
-pub(super) fn render_text(template: &str, view: &impl Serialize) -> Result<String, String> {
+pub(super) fn render_text(template: &str, page: &impl Serialize) -> Result<String, String> {
     let pages = PAGES.as_ref().map_err(Clone::clone)?;
     let template = pages.get_template(template).map_err(|error| format!("{error:#}"))?;
-    template.render(Serde(view)).map_err(|error| format!("{error:#}"))
+    template.render(Serde(page)).map_err(|error| format!("{error:#}"))
 }
 
 /// Renders a page as a response.
 pub(super) fn render_page(
     status: StatusCode,
     template: &str,
-    view: &impl Serialize,
+    page: &impl Serialize,
 ) -> Response<ResponseBody> {
-    let mut answer = html_response(render_text(template, view));
-    if answer.status() == StatusCode::OK {
-        *answer.status_mut() = status;
+    let mut response = html_response(render_text(template, page));
+    if response.status() == StatusCode::OK {
+        *response.status_mut() = status;
     }
-    answer
+    response
 }
 
 /// Converts rendered text into a response.
 pub(super) fn html_response(text: Result<String, String>) -> Response<ResponseBody> {
     with_security_headers(match text {
         Ok(text) => with_content_type(StatusCode::OK, "text/html; charset=utf-8", text),
-        Err(why) => {
-            tracing::error!("dashboard: a page cannot be made: {why}");
-            let says = "the page cannot be made; the log says why\n".into();
-            with_content_type(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", says)
+        Err(error) => {
+            tracing::error!("dashboard: a page cannot be made: {error}");
+            let message = "the page cannot be made; the log says why\n".into();
+            with_content_type(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", message)
         }
     })
 }
 
 /// Adds the security headers.
-pub(super) fn with_security_headers(mut answer: Response<ResponseBody>) -> Response<ResponseBody> {
-    let headers = answer.headers_mut();
+pub(super) fn with_security_headers(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    let headers = response.headers_mut();
     for (name, value) in [
         ("content-security-policy", POLICY),
         ("x-frame-options", "DENY"),
@@ -93,19 +93,20 @@ pub(super) fn with_security_headers(mut answer: Response<ResponseBody>) -> Respo
     ] {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
-    answer
+    response
 }
 
 /// Returns a resource of pages; `None` if there is none with that name.
 pub(super) fn asset(name: &str) -> Option<Response<ResponseBody>> {
-    let (kind, text) = match name {
+    let (content_type, text) = match name {
         "style.css" => ("text/css; charset=utf-8", include_str!("assets/style.css")),
         "dashboard.js" => ("text/javascript; charset=utf-8", include_str!("assets/dashboard.js")),
         "logo.svg" => ("image/svg+xml", include_str!("assets/logo.svg")),
         _ => return None,
     };
-    let mut answer = with_security_headers(with_content_type(StatusCode::OK, kind, text.to_owned()));
+    let mut response =
+        with_security_headers(with_content_type(StatusCode::OK, content_type, text.to_owned()));
     // Another version of the program has different files.
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Some(answer)
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Some(response)
 }

@@ -28,89 +28,91 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Begins a stream.
 pub(super) fn begin_stream(
-    plane: &Arc<AdminEndpoint>,
+    endpoint: &Arc<AdminEndpoint>,
     caller: Caller,
-    head: bool,
+    is_head: bool,
     query: &[(String, String)],
 ) -> Response<ResponseBody> {
     let path = first_field(query, "page").unwrap_or_default().to_owned();
-    let Some(place) = PageUrl::parse(&path).filter(PageUrl::is_live) else {
+    let Some(page_url) = PageUrl::parse(&path).filter(PageUrl::is_live) else {
         return render::with_security_headers(text(
             StatusCode::BAD_REQUEST,
             "page: give the path of a page that changes\n".into(),
         ));
     };
-    let Ok(slot) = plane.streams.clone().try_acquire_owned() else {
+    let Ok(slot) = endpoint.streams.clone().try_acquire_owned() else {
         return render::with_security_headers(text(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many streams: close some pages\n".into(),
         ));
     };
     let (sender, body) = Channel::new(1);
-    if !head {
-        tokio::spawn(stream(plane.clone(), caller, place, path, sender, slot));
+    if !is_head {
+        tokio::spawn(stream(endpoint.clone(), caller, page_url, path, sender, slot));
     }
     render::with_security_headers(response(StatusCode::OK, "text/event-stream", Either::Right(body)))
 }
 
 async fn stream(
-    plane: Arc<AdminEndpoint>,
+    endpoint: Arc<AdminEndpoint>,
     caller: Caller,
-    place: PageUrl,
+    page_url: PageUrl,
     path: String,
-    mut out: Sender<Bytes>,
+    mut sender: Sender<Bytes>,
     _slot: OwnedSemaphorePermit,
 ) {
     // An error means that the client has disconnected.
-    let _ = send_changes(&plane, &caller, &place, &path, &mut out).await;
+    let _ = send_changes(&endpoint, &caller, &page_url, &path, &mut sender).await;
 }
 
 async fn send_changes(
-    plane: &Arc<AdminEndpoint>,
+    endpoint: &Arc<AdminEndpoint>,
     caller: &Caller,
-    place: &PageUrl,
+    page_url: &PageUrl,
     path: &str,
-    out: &mut Sender<Bytes>,
+    sender: &mut Sender<Bytes>,
 ) -> Result<(), SendError> {
-    out.send_data("retry: 2000\n\n".into()).await?;
-    let pace = if matches!(plane.backend, AdminBackend::Balancer(_)) {
+    sender.send_data("retry: 2000\n\n".into()).await?;
+    let render_interval = if matches!(endpoint.backend, AdminBackend::Balancer(_)) {
         RENDER_INTERVAL
     } else {
         SLOW_RENDER_INTERVAL
     };
-    let mut before = String::new();
+    let mut previous_main = String::new();
     let mut heartbeat = Instant::now() + HEARTBEAT;
     loop {
         // The rules may have changed since the stream began, and the credential may have expired.
-        if plane.granted_scope(caller, Operation::Dashboard) == GrantedScope::Denied || plane.has_ended() {
+        if endpoint.granted_scope(caller, Operation::Dashboard) == GrantedScope::Denied
+            || endpoint.has_ended()
+        {
             return Ok(());
         }
-        let made = build_page(plane, caller, place, path, &[]).await;
-        let Ok(Some(Ok(page))) = made else {
+        let rendered = build_page(endpoint, caller, page_url, path, &[]).await;
+        let Ok(Some(Ok(page))) = rendered else {
             // The group or the member is gone: a reload of the page shows that.
-            return out.send_data("event: gone\ndata: gone\n\n".into()).await;
+            return sender.send_data("event: gone\ndata: gone\n\n".into()).await;
         };
         let main = main_part(&page);
-        if main != before {
-            out.send_data(format_event(main).into()).await?;
-            before = main.to_owned();
+        if main != previous_main {
+            sender.send_data(format_event(main).into()).await?;
+            previous_main = main.to_owned();
             heartbeat = Instant::now() + HEARTBEAT;
         } else if Instant::now() >= heartbeat {
-            out.send_data(": alive\n\n".into()).await?;
+            sender.send_data(": alive\n\n".into()).await?;
             heartbeat = Instant::now() + HEARTBEAT;
         }
         tokio::select! {
-            () = sleep(pace) => {}
-            () = plane.wait_for_end() => return Ok(()),
+            () = sleep(render_interval) => {}
+            () = endpoint.wait_for_end() => return Ok(()),
         }
     }
 }
 
 /// Returns the main part of a page. Inserted text is escaped, so its tags are unique.
 pub(super) fn main_part(page: &str) -> &str {
-    let begin = page.find("<main").unwrap_or(0);
+    let start = page.find("<main").unwrap_or(0);
     let end = page.rfind("</main>").map_or(page.len(), |end| end + "</main>".len());
-    page.get(begin..end).unwrap_or_default()
+    page.get(start..end).unwrap_or_default()
 }
 
 /// Formats an event. A line break would end a line of data.

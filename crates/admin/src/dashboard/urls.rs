@@ -41,9 +41,9 @@ impl PageUrl {
     /// Parses a path.
     pub(super) fn parse(path: &str) -> Option<Self> {
         let rest = path.strip_prefix(ROOT)?;
-        let words: Vec<&str> = rest.split('/').skip(1).collect();
+        let segments: Vec<&str> = rest.split('/').skip(1).collect();
         let group = |name: &str| percent_decode(name).filter(|name| !name.is_empty());
-        Some(match words.as_slice() {
+        Some(match segments.as_slice() {
             [] | [""] => Self::Home,
             ["groups", name] => Self::Group(group(name)?),
             ["groups", name, "what-if"] => Self::WhatIf(group(name)?),
@@ -84,8 +84,8 @@ pub(super) fn event_url(seq: u64) -> String {
 }
 
 /// Returns the address of the page that describes the effect of an action.
-pub(super) fn action_url(verb: &str, fields: &[(&str, &str)]) -> String {
-    let mut path = format!("{ROOT}/act?do={}", percent_encode(verb));
+pub(super) fn action_url(action: &str, fields: &[(&str, &str)]) -> String {
+    let mut path = format!("{ROOT}/act?do={}", percent_encode(action));
     for (name, value) in fields {
         let _ = write!(path, "&{name}={}", percent_encode(value));
     }
@@ -129,8 +129,8 @@ fn percent_decode(text: &str) -> Option<String> {
 pub(super) fn parse_fields(text: &str) -> Vec<(String, String)> {
     let pair = |pair: &str| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let plain = |text: &str| percent_decode(&text.replace('+', " "));
-        Some((plain(name)?, plain(value)?))
+        let decode = |text: &str| percent_decode(&text.replace('+', " "));
+        Some((decode(name)?, decode(value)?))
     };
     text.split('&').filter(|text| !text.is_empty()).filter_map(pair).collect()
 }
@@ -139,7 +139,7 @@ pub(super) fn parse_fields(text: &str) -> Vec<(String, String)> {
 pub(super) fn first_field<'f>(fields: &'f [(String, String)], name: &str) -> Option<&'f str> {
     fields
         .iter()
-        .find(|(own, _)| own == name)
+        .find(|(field_name, _)| field_name == name)
         .map(|(_, value)| value.as_str())
         .filter(|value| !value.is_empty())
 }
@@ -169,9 +169,9 @@ mod tests {
                     .all(|byte| byte.is_ascii_graphic() && !b"<>\"'\\".contains(&byte))
             );
             let path = action_url("drain", &[("group", name), ("member", "a")]);
-            let asked = parse_fields(path.split_once('?').unwrap().1);
-            assert_eq!(first_field(&asked, "group"), Some(name));
-            assert_eq!(first_field(&asked, "do"), Some("drain"));
+            let fields = parse_fields(path.split_once('?').unwrap().1);
+            assert_eq!(first_field(&fields, "group"), Some(name));
+            assert_eq!(first_field(&fields, "do"), Some("drain"));
         }
     }
 

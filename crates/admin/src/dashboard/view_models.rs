@@ -46,13 +46,13 @@ impl<'a> PageContext<'a> {
     }
 
     /// Returns `true` if the caller has the permission.
-    pub(super) fn is_allowed(&self, verb: Operation, group: &str) -> bool {
-        self.endpoint.granted_scope(self.caller, verb).covers(group)
+    pub(super) fn is_allowed(&self, operation: Operation, group: &str) -> bool {
+        self.endpoint.granted_scope(self.caller, operation).covers(group)
     }
 
     /// Returns `true` if the caller has the permission and the endpoint takes commands.
-    pub(super) fn can_execute(&self, verb: Operation, group: &str) -> bool {
-        self.endpoint.capability == EndpointCapability::Command && self.is_allowed(verb, group)
+    pub(super) fn can_execute(&self, operation: Operation, group: &str) -> bool {
+        self.endpoint.capability == EndpointCapability::Command && self.is_allowed(operation, group)
     }
 
     /// Returns the log, newest first, filtered by the caller's permissions.
@@ -71,24 +71,24 @@ impl<'a> PageContext<'a> {
     }
 
     /// Returns the common contents of every page.
-    pub(super) fn frame(&self, title: &str, here: &PageUrl, path: &str) -> PageFrame {
+    pub(super) fn frame(&self, title: &str, page_url: &PageUrl, path: &str) -> PageFrame {
         let mut banners = Vec::new();
         if self.status.stopping {
             banners
                 .push("■ The process is stopping: work in flight ends, nothing new is accepted.".to_owned());
         }
-        if let Some(why) = &self.status.last_reload_error {
+        if let Some(error) = &self.status.last_reload_error {
             banners.push(format!(
-                "‼ The last reload was refused, the configuration before stays in force: {why}"
+                "‼ The last reload was refused, the configuration before stays in force: {error}"
             ));
         }
         banners.extend(format::shedding_warning(&self.status.groups));
         let mut base = PageFrame::new(title, self.endpoint, self.caller);
         base.live =
-            here.is_live().then(|| format!("{}/live?page={}", urls::ROOT, urls::percent_encode(path)));
+            page_url.is_live().then(|| format!("{}/live?page={}", urls::ROOT, urls::percent_encode(path)));
         base.banners = banners;
         base.version.clone_from(&self.status.version);
-        base.here = match here {
+        base.here = match page_url {
             PageUrl::Events | PageUrl::Event(_) => "events",
             PageUrl::Process => "process",
             _ => "home",
@@ -118,18 +118,18 @@ pub(super) struct PageFrame {
 }
 
 impl PageFrame {
-    pub(super) fn new(title: &str, plane: &AdminEndpoint, caller: &Caller) -> Self {
-        let who = match (plane.capability, caller.kind) {
+    pub(super) fn new(title: &str, endpoint: &AdminEndpoint, caller: &Caller) -> Self {
+        let caller_text = match (endpoint.capability, caller.kind) {
             (EndpointCapability::Command, CredentialKind::None) => "nobody".to_owned(),
             (EndpointCapability::Command, _) => caller.to_string(),
             _ => "looking only".to_owned(),
         };
         Self {
             title: title.to_owned(),
-            kind: plane.backend.process_kind().name(),
-            who,
-            sign_in: plane.accepts_tokens() && caller.kind != CredentialKind::Jwt,
-            sign_out: plane.accepts_tokens() && caller.kind == CredentialKind::Jwt,
+            kind: endpoint.backend.process_kind().name(),
+            who: caller_text,
+            sign_in: endpoint.accepts_tokens() && caller.kind != CredentialKind::Jwt,
+            sign_out: endpoint.accepts_tokens() && caller.kind == CredentialKind::Jwt,
             ..Self::default()
         }
     }
@@ -204,55 +204,69 @@ pub(super) struct MemberRow {
 impl GroupView {
     /// Creates the view of a group. `place` is a unique number on the page, and `most` the maximum number of
     /// shown members.
-    pub(super) fn new(eye: &PageContext<'_>, group: &GroupStatus, place: usize, most: usize) -> Self {
-        let recent = eye.balancer.recent(&group.name).unwrap_or_default();
+    pub(super) fn new(
+        page_context: &PageContext<'_>,
+        group: &GroupStatus,
+        index: usize,
+        max_members: usize,
+    ) -> Self {
+        let recent = page_context.balancer.recent(&group.name).unwrap_or_default();
         let scale = LoadScale::of(group, &recent.members);
-        let bound = member_table::bound_sessions(eye.listeners(&group.name));
+        let bound_by_member = member_table::bound_sessions(page_context.listeners(&group.name));
         // The strategy's learned limits are among its figures.
-        let explains =
-            group.members.len() <= MAX_GROUP_MEMBERS && eye.is_allowed(Operation::Explain, &group.name);
-        let explained = if explains { eye.balancer.explain(&group.name) } else { None };
-        let row = |member: &MemberStatus| {
-            let figures = explained.iter().flat_map(|all| &all.members).find(|own| own.name == member.name);
-            let member = &member_table::with_limit(member, figures);
-            let of = recent.members.iter().find(|recent| recent.name == member.name);
-            MemberRow::new(group, member, of, scale, bound.get(&*member.name).copied().unwrap_or(0))
+        let can_explain = group.members.len() <= MAX_GROUP_MEMBERS
+            && page_context.is_allowed(Operation::Explain, &group.name);
+        let explanation = if can_explain { page_context.balancer.explain(&group.name) } else { None };
+        let member_row = |member: &MemberStatus| {
+            let member_explanation = explanation
+                .iter()
+                .flat_map(|group_explanation| &group_explanation.members)
+                .find(|explained_member| explained_member.name == member.name);
+            let member = &member_table::with_limit(member, member_explanation);
+            let member_recent = recent.members.iter().find(|recent| recent.name == member.name);
+            MemberRow::new(
+                group,
+                member,
+                member_recent,
+                scale,
+                bound_by_member.get(&*member.name).copied().unwrap_or(0),
+            )
         };
-        let rows: Vec<MemberRow> = shown_members(group, most).map(row).collect();
-        let suppose = format!("{}/what-if", urls::group_url(&group.name));
+        let rows: Vec<MemberRow> = shown_members(group, max_members).map(member_row).collect();
+        let what_if_href = format!("{}/what-if", urls::group_url(&group.name));
         Self {
             name: group.name.clone(),
             href: urls::group_url(&group.name),
-            suppose,
+            suppose: what_if_href,
             strategy: group.strategy.clone(),
             verdict: GroupSummary::of(group, &recent.seconds),
             notes: notes(group),
             hidden: group.members.len().saturating_sub(rows.len()),
             reports: group.members.iter().any(|member| member.load.is_some()),
-            bindings: member_table::has_bindings(group, eye.listeners(&group.name)),
+            bindings: member_table::has_bindings(group, page_context.listeners(&group.name)),
             sheds: group.members.iter().any(|member| member.moved > 0 || member.alert_share > 0.0),
             scale: scale.description(),
             marks: rows.iter().any(|row| !row.bar.marks.is_empty()),
             lines: rows.iter().any(|row| row.bar.line.is_some()),
             rows,
-            charts: charts(group, &recent, place),
+            charts: charts(group, &recent, index),
         }
     }
 }
 
 /// Returns the shown members: if there are too many, those with problems first; else all in the order of the
 /// configuration.
-fn shown_members(group: &GroupStatus, most: usize) -> impl Iterator<Item = &MemberStatus> {
+fn shown_members(group: &GroupStatus, max_members: usize) -> impl Iterator<Item = &MemberStatus> {
     let mut members: Vec<&MemberStatus> = group.members.iter().collect();
-    if members.len() > most {
-        let used =
+    if members.len() > max_members {
+        let utilization =
             |member: &MemberStatus| member.load_line.as_ref().and_then(|line| line.used).unwrap_or(0.0);
-        members.sort_by(|one, other| {
-            let need = |member: &MemberStatus| std::cmp::Reverse(format::member_words(member).2);
-            need(one).cmp(&need(other)).then(used(other).total_cmp(&used(one)))
+        members.sort_by(|left, right| {
+            let urgency = |member: &MemberStatus| std::cmp::Reverse(format::member_words(member).2);
+            urgency(left).cmp(&urgency(right)).then(utilization(right).total_cmp(&utilization(left)))
         });
     }
-    members.into_iter().take(most)
+    members.into_iter().take(max_members)
 }
 
 fn notes(group: &GroupStatus) -> Vec<String> {
@@ -263,25 +277,27 @@ fn notes(group: &GroupStatus) -> Vec<String> {
     if group.queued > 0 {
         notes.push(format!("{} for a member.", waiting_note(group.queued)));
     }
-    let line = group.load_line.as_ref();
-    let loss = line.and_then(|line| line.what_if.iter().find(|change| change.change == "minus_one"));
-    if loss.is_some_and(|loss| loss.over == Some(true) && loss.capacity != Some(0.0))
-        && line.is_some_and(|line| line.headroom.is_some_and(|headroom| headroom > 0.0))
+    let load_line = group.load_line.as_ref();
+    let member_loss =
+        load_line.and_then(|line| line.what_if.iter().find(|change| change.change == "minus_one"));
+    if member_loss
+        .is_some_and(|member_loss| member_loss.over == Some(true) && member_loss.capacity != Some(0.0))
+        && load_line.is_some_and(|line| line.headroom.is_some_and(|headroom| headroom > 0.0))
     {
         notes.push("The loss of one member would put it over the load line.".to_owned());
     }
     for source in group.discovery.iter().filter(|source| source.error.is_some()) {
-        let why = source.error.as_deref().unwrap_or_default();
+        let error = source.error.as_deref().unwrap_or_default();
         notes.push(format!(
-            "Members are not found any more by {} {}: {why}; those known stay.",
+            "Members are not found any more by {} {}: {error}; those known stay.",
             source.kind, source.what
         ));
     }
     notes
 }
 
-fn waiting_note(many: u64) -> String {
-    if many == 1 { "1 request waits".to_owned() } else { format!("{many} requests wait") }
+fn waiting_note(request_count: u64) -> String {
+    if request_count == 1 { "1 request waits".to_owned() } else { format!("{request_count} requests wait") }
 }
 
 impl MemberRow {
@@ -290,20 +306,20 @@ impl MemberRow {
         member: &MemberStatus,
         recent: Option<&MemberRecent>,
         scale: LoadScale,
-        bound: u64,
+        bound_count: u64,
     ) -> Self {
-        let (glyph, word, tone) = format::member_words(member);
-        let figures = MemberFigures::of(member, recent, bound);
-        let time = |seconds: Option<f64>| seconds.map_or_else(|| "–".to_owned(), latency);
+        let (glyph, label, severity) = format::member_words(member);
+        let figures = MemberFigures::of(member, recent, bound_count);
+        let latency_text = |seconds: Option<f64>| seconds.map_or_else(|| "–".to_owned(), latency);
         let errors = match (figures.failures, figures.failing) {
             (0, _) => "0".to_owned(),
-            (all, failing) if failing > 0.0 => format!("{}/s ({all})", rate(failing)),
-            (all, _) => format!("0 ({all})"),
+            (total, failing_rate) if failing_rate > 0.0 => format!("{}/s ({total})", rate(failing_rate)),
+            (total, _) => format!("0 ({total})"),
         };
         let mut sheds = match (figures.moved, figures.moved_lately) {
             (0, _) => "0".to_owned(),
-            (all, 0) => format!("0 ({all})"),
-            (all, moved) => format!("{moved}/min ({all})"),
+            (total, 0) => format!("0 ({total})"),
+            (total, moved_lately) => format!("{moved_lately}/min ({total})"),
         };
         if figures.alert_share > 0.0 {
             sheds = format!("▲ {} to go; {sheds}", percent(figures.alert_share));
@@ -311,17 +327,17 @@ impl MemberRow {
         Self {
             name: member.name.clone(),
             href: urls::member_url(&group.name, &member.name),
-            tone,
+            tone: severity,
             glyph,
-            word,
+            word: label,
             why: state_reason(member),
             since: ago(member.since_seconds),
             bar: load_bar::draw_load_bar(member, recent, scale),
             report: figures.report_age.map_or_else(|| "–".to_owned(), ago),
             bindings: figures.bindings,
             rate: figures.rate.map_or_else(|| "–".to_owned(), rate),
-            p50: time(figures.p50),
-            p99: time(figures.p99),
+            p50: latency_text(figures.p50),
+            p99: latency_text(figures.p99),
             errors,
             errors_tone: if figures.failing > 0.0 { Severity::Bad } else { Severity::Off },
             sheds,
@@ -332,35 +348,45 @@ impl MemberRow {
 
 /// Returns the reason of a member's state, preceded by the duration of its slowness.
 fn state_reason(member: &MemberStatus) -> String {
-    let slow = member.slow_seconds.filter(|_| member.is_slow());
-    let slow = slow.map(|since| format!("ten times slower than its group for {}; ", ago(since)));
-    format!("{}{}", slow.unwrap_or_default(), member.why)
+    let slow_seconds = member.slow_seconds.filter(|_| member.is_slow());
+    let slow_text =
+        slow_seconds.map(|slow_for| format!("ten times slower than its group for {}; ", ago(slow_for)));
+    format!("{}{}", slow_text.unwrap_or_default(), member.why)
 }
 
 /// Returns the charts of a group.
-pub(super) fn charts(group: &GroupStatus, recent: &GroupRecent, place: usize) -> Vec<Chart> {
-    let line = |name: &'static str, of: fn(&plimsoll_brain::status::RecentSecond) -> Option<f64>| ChartLine {
-        name,
-        points: recent.seconds.iter().map(|second| (second.age_seconds, of(second))).collect(),
-    };
+pub(super) fn charts(group: &GroupStatus, recent: &GroupRecent, index: usize) -> Vec<Chart> {
+    let line =
+        |name: &'static str, value_of: fn(&plimsoll_brain::status::RecentSecond) -> Option<f64>| ChartLine {
+            name,
+            points: recent.seconds.iter().map(|second| (second.age_seconds, value_of(second))).collect(),
+        };
     let capacity = group.load_line.as_ref().and_then(|line| line.capacity);
-    let rates =
+    let rate_lines =
         [line("offered", |second| Some(second.offered)), line("completed", |second| Some(second.completed))];
-    let lost = [line("failed", |second| Some(second.failed)), line("refused", |second| Some(second.refused))];
-    let times = [line("p99", |second| second.p99), line("p50", |second| second.p50)];
-    let id = |what: &str| format!("g{place}-{what}");
+    let loss_lines =
+        [line("failed", |second| Some(second.failed)), line("refused", |second| Some(second.refused))];
+    let latency_lines = [line("p99", |second| second.p99), line("p50", |second| second.p50)];
+    let chart_id = |suffix: &str| format!("g{index}-{suffix}");
     vec![
-        draw_chart(id("rate"), "Offered and completed, requests a second", &rates, capacity, false, rate),
-        draw_chart(id("p99"), "Response time, p99 and p50", &times, None, true, latency),
         draw_chart(
-            id("lost"),
+            chart_id("rate"),
+            "Offered and completed, requests a second",
+            &rate_lines,
+            capacity,
+            false,
+            rate,
+        ),
+        draw_chart(chart_id("p99"), "Response time, p99 and p50", &latency_lines, None, true, latency),
+        draw_chart(
+            chart_id("lost"),
             "Failed, and of those refused for want of room, requests a second",
-            &lost,
+            &loss_lines,
             None,
             false,
             rate,
         ),
-        load_chart(group, recent, id("load")),
+        load_chart(group, recent, chart_id("load")),
     ]
 }
 
@@ -381,8 +407,9 @@ fn load_chart(group: &GroupStatus, recent: &GroupRecent, id: String) -> Chart {
     let mut lines = lines;
     if lines.len() > super::chart::MAX_LINES {
         // The busiest members are shown, never a mean over members.
-        let now = |line: &ChartLine<'_>| line.points.last().and_then(|(_, value)| *value).unwrap_or(0.0);
-        lines.sort_by(|one, other| now(other).total_cmp(&now(one)));
+        let last_value =
+            |line: &ChartLine<'_>| line.points.last().and_then(|(_, value)| *value).unwrap_or(0.0);
+        lines.sort_by(|left, right| last_value(right).total_cmp(&last_value(left)));
     }
     match scale {
         LoadScale::Capacity => {
@@ -407,10 +434,12 @@ pub(super) fn member_line<'a>(
         LoadScale::Load(_) => second.load.map(f64::from),
         LoadScale::InFlight(_) => second.in_flight.map(f64::from),
     };
-    let pairs = recent.seconds.iter().zip(&member.seconds);
+    let second_pairs = recent.seconds.iter().zip(&member.seconds);
     ChartLine {
         name: &member.name,
-        points: pairs.map(|(at, second)| (at.age_seconds, value(second))).collect(),
+        points: second_pairs
+            .map(|(group_second, second)| (group_second.age_seconds, value(second)))
+            .collect(),
     }
 }
 
@@ -435,23 +464,24 @@ pub(super) struct EventView {
 }
 
 impl EventView {
-    pub(super) fn new(eye: &PageContext<'_>, entry: &EventEntry) -> Self {
-        let (glyph, word, tone) = format::event_words(entry.kind, &entry.why);
+    pub(super) fn new(page_context: &PageContext<'_>, entry: &EventEntry) -> Self {
+        let (glyph, label, severity) = format::event_words(entry.kind, &entry.why);
         // A former member has no page.
-        let there = |name: &&str| {
-            eye.group(&entry.group)
+        let is_member = |name: &&str| {
+            page_context
+                .group(&entry.group)
                 .is_some_and(|group| group.members.iter().any(|member| member.name == *name))
         };
-        let member = entry.member.as_deref().filter(there);
+        let member = entry.member.as_deref().filter(is_member);
         Self {
             seq: entry.seq,
             href: urls::event_url(entry.seq),
             clock: format::clock(entry.unix_ms),
             date: format::date(entry.unix_ms),
-            ago: ago((eye.now.saturating_sub(entry.unix_ms) / 1000) as f64),
+            ago: ago((page_context.now.saturating_sub(entry.unix_ms) / 1000) as f64),
             glyph,
-            word,
-            tone,
+            word: label,
+            tone: severity,
             group: entry.group.clone(),
             group_href: urls::group_url(&entry.group),
             member: entry.member.clone(),
@@ -465,7 +495,11 @@ impl EventView {
         }
     }
 
-    pub(super) fn all(eye: &PageContext<'_>, entries: &[EventEntry], most: usize) -> Vec<Self> {
-        entries.iter().take(most).map(|entry| Self::new(eye, entry)).collect()
+    pub(super) fn all(
+        page_context: &PageContext<'_>,
+        entries: &[EventEntry],
+        max_events: usize,
+    ) -> Vec<Self> {
+        entries.iter().take(max_events).map(|entry| Self::new(page_context, entry)).collect()
     }
 }

@@ -74,22 +74,25 @@ struct SliderDefaults {
     from: String,
 }
 
-fn slider_defaults(eye: &PageContext<'_>, group: &GroupStatus) -> SliderDefaults {
-    let usable = group.members.iter().filter(|member| member.state.is_eligible()).count().max(1);
-    let line = group.load_line.as_ref();
-    let rate = line.map_or(0.0, |line| line.requests_per_second);
+fn slider_defaults(page_context: &PageContext<'_>, group: &GroupStatus) -> SliderDefaults {
+    let eligible_count = group.members.iter().filter(|member| member.state.is_eligible()).count().max(1);
+    let load_line = group.load_line.as_ref();
+    let rate = load_line.map_or(0.0, |load_line| load_line.requests_per_second);
     // An agent may report the number of a member's processors.
-    let explained = eye
+    let explanation = page_context
         .is_allowed(crate::Operation::Explain, &group.name)
-        .then(|| eye.balancer.explain(&group.name))
+        .then(|| page_context.balancer.explain(&group.name))
         .flatten();
-    let facts = explained.iter().flat_map(|all| &all.members).flat_map(|member| &member.facts);
-    let cores = facts.filter(|told| told.name == "cpus").map(|told| told.value).reduce(f64::max);
+    let facts = explanation
+        .iter()
+        .flat_map(|group_explanation| &group_explanation.members)
+        .flat_map(|member| &member.facts);
+    let cores = facts.filter(|fact| fact.name == "cpus").map(|fact| fact.value).reduce(f64::max);
     let mut capacities: Vec<f64> = group
         .members
         .iter()
         .filter_map(|member| member.load_line.as_ref()?.capacity)
-        .filter(|own| *own > 0.0)
+        .filter(|capacity| *capacity > 0.0)
         .collect();
     capacities.sort_by(f64::total_cmp);
     // Otherwise the learned or reported concurrency limit of the members.
@@ -110,8 +113,8 @@ fn slider_defaults(eye: &PageContext<'_>, group: &GroupStatus) -> SliderDefaults
         ),
         None => (0.01, "nothing: no request has ended yet".to_owned()),
     };
-    let rate = if rate > 0.0 { rate } else { 0.5 * usable as f64 * f64::from(cores) / demand };
-    SliderDefaults { rate, members: u32::try_from(usable).unwrap_or(1).min(256), demand, cores, from }
+    let rate = if rate > 0.0 { rate } else { 0.5 * eligible_count as f64 * f64::from(cores) / demand };
+    SliderDefaults { rate, members: u32::try_from(eligible_count).unwrap_or(1).min(256), demand, cores, from }
 }
 
 /// The limit on cores of all members together: any caller may ask, and more take seconds.
@@ -119,27 +122,28 @@ const MAX_CORES: u32 = 2048;
 
 /// Returns the values of the sliders, and the current ones for the rest.
 pub(super) fn read_inputs(
-    eye: &PageContext<'_>,
+    page_context: &PageContext<'_>,
     group: &str,
     fields: &[(String, String)],
 ) -> Option<(WhatIfInput, WhatIfInputs)> {
-    let status = eye.group(group)?;
-    let begin = slider_defaults(eye, status);
-    let given = |name: &str, least: f64, most: f64| {
+    let status = page_context.group(group)?;
+    let defaults = slider_defaults(page_context, status);
+    let parse_field = |name: &str, min_value: f64, max_value: f64| {
         let value: f64 = first_field(fields, name)?.trim().parse().ok()?;
-        value.is_finite().then(|| value.clamp(least, most))
+        value.is_finite().then(|| value.clamp(min_value, max_value))
     };
-    let members = given("members", 1.0, 256.0).map_or(begin.members, |members| members.round() as u32);
-    let cores = given("cores", 1.0, 64.0).map_or(begin.cores, |cores| cores.round() as u32);
-    let ask = WhatIfInput {
+    let members =
+        parse_field("members", 1.0, 256.0).map_or(defaults.members, |members| members.round() as u32);
+    let cores = parse_field("cores", 1.0, 64.0).map_or(defaults.cores, |cores| cores.round() as u32);
+    let input = WhatIfInput {
         group: group.to_owned(),
-        rate: given("rate", 0.01, 1e7).unwrap_or(begin.rate),
+        rate: parse_field("rate", 0.01, 1e7).unwrap_or(defaults.rate),
         members,
-        demand: given("demand", 0.001, 1e6).map_or(begin.demand, |millis| millis / 1e3),
+        demand: parse_field("demand", 0.001, 1e6).map_or(defaults.demand, |millis| millis / 1e3),
         cores: cores.min((MAX_CORES / members).max(1)),
     };
-    let page = WhatIfInputs { sliders: sliders(&begin, &ask), from: begin.from };
-    Some((ask, page))
+    let inputs = WhatIfInputs { sliders: sliders(&defaults, &input), from: defaults.from };
+    Some((input, inputs))
 }
 
 /// The part of the page that is known before the model is solved.
@@ -148,10 +152,10 @@ pub(super) struct WhatIfInputs {
     from: String,
 }
 
-fn sliders(begin: &SliderDefaults, ask: &WhatIfInput) -> Vec<Slider> {
-    let capacity = f64::from(begin.members * begin.cores) / begin.demand;
-    let most = (2.0 * capacity.max(begin.rate)).max(ask.rate);
-    let millis = begin.demand * 1e3;
+fn sliders(defaults: &SliderDefaults, input: &WhatIfInput) -> Vec<Slider> {
+    let capacity = f64::from(defaults.members * defaults.cores) / defaults.demand;
+    let max_rate = (2.0 * capacity.max(defaults.rate)).max(input.rate);
+    let millis = defaults.demand * 1e3;
     let slider = |name, label, unit, (min, max): (f64, f64), step: f64, value: f64, about: String| Slider {
         name,
         label,
@@ -162,44 +166,44 @@ fn sliders(begin: &SliderDefaults, ask: &WhatIfInput) -> Vec<Slider> {
         value: round_to_tenth(((value / step).round() * step).max(min)).to_string(),
         about,
     };
-    let rates = slider_step(most / 200.0);
-    let demands = slider_step(millis / 50.0);
+    let rate_step = slider_step(max_rate / 200.0);
+    let demand_step = slider_step(millis / 50.0);
     vec![
         slider(
             "rate",
             "Arrival rate",
             "requests a second",
-            (rates, most),
-            rates,
-            ask.rate,
-            format!("now {}", rate(begin.rate)),
+            (rate_step, max_rate),
+            rate_step,
+            input.rate,
+            format!("now {}", rate(defaults.rate)),
         ),
         slider(
             "members",
             "Members",
             "members",
-            (1.0, f64::from(ask.members.max(2 * begin.members + 2))),
+            (1.0, f64::from(input.members.max(2 * defaults.members + 2))),
             1.0,
-            f64::from(ask.members),
-            format!("now {} serve", begin.members),
+            f64::from(input.members),
+            format!("now {} serve", defaults.members),
         ),
         slider(
             "demand",
             "Demand",
             "ms of work a request",
-            (demands, (4.0 * millis).max(ask.demand * 1e3)),
-            demands,
-            ask.demand * 1e3,
-            format!("now {}", latency(begin.demand)),
+            (demand_step, (4.0 * millis).max(input.demand * 1e3)),
+            demand_step,
+            input.demand * 1e3,
+            format!("now {}", latency(defaults.demand)),
         ),
         slider(
             "cores",
             "Cores of a member",
             "at full speed at once",
-            (1.0, f64::from(ask.cores.max(16))),
+            (1.0, f64::from(input.cores.max(16))),
             1.0,
-            f64::from(ask.cores),
-            format!("now {}", begin.cores),
+            f64::from(input.cores),
+            format!("now {}", defaults.cores),
         ),
     ]
 }
@@ -208,8 +212,8 @@ fn sliders(begin: &SliderDefaults, ask: &WhatIfInput) -> Vec<Slider> {
 fn slider_step(size: f64) -> f64 {
     let size = size.clamp(1e-4, 1e5);
     let unit = 10_f64.powf(size.log10().floor());
-    let found = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * unit >= size);
-    round_to_tenth(found.unwrap_or(10.0) * unit)
+    let step_factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * unit >= size);
+    round_to_tenth(step_factor.unwrap_or(10.0) * unit)
 }
 
 /// Rounds away the errors of sums of tenths.
@@ -219,55 +223,55 @@ fn round_to_tenth(value: f64) -> f64 {
 
 /// Returns the page with the results of the model.
 pub(super) fn what_if_page(
-    eye: &PageContext<'_>,
-    ask: &WhatIfInput,
-    page: WhatIfInputs,
-    found: Result<WhatIfResult, String>,
+    page_context: &PageContext<'_>,
+    input: &WhatIfInput,
+    inputs: WhatIfInputs,
+    result: Result<WhatIfResult, String>,
     path: &str,
 ) -> WhatIfPage {
-    let (found, wrong) = match found {
-        Ok(found) => (Some(describe_results(ask, &found)), None),
-        Err(why) => (None, Some(why)),
+    let (results, error) = match result {
+        Ok(result) => (Some(describe_results(input, &result)), None),
+        Err(error_message) => (None, Some(error_message)),
     };
-    let place = PageUrl::WhatIf(ask.group.clone());
+    let page_url = PageUrl::WhatIf(input.group.clone());
     WhatIfPage {
-        base: eye.frame(&format!("{}: what if", ask.group), &place, path),
-        group: ask.group.clone(),
-        group_href: urls::group_url(&ask.group),
-        action: format!("{}/what-if", urls::group_url(&ask.group)),
-        sliders: page.sliders,
-        found,
-        wrong,
-        from: page.from,
+        base: page_context.frame(&format!("{}: what if", input.group), &page_url, path),
+        group: input.group.clone(),
+        group_href: urls::group_url(&input.group),
+        action: format!("{}/what-if", urls::group_url(&input.group)),
+        sliders: inputs.sliders,
+        found: results,
+        wrong: error,
+        from: inputs.from,
     }
 }
 
 /// Solves the model, on a thread that may block.
-pub(super) fn solve(subject: &dyn BalancerBackend, ask: &WhatIfInput) -> Result<WhatIfResult, String> {
-    subject.what_if(ask)
+pub(super) fn solve(balancer: &dyn BalancerBackend, input: &WhatIfInput) -> Result<WhatIfResult, String> {
+    balancer.what_if(input)
 }
 
-fn describe_results(ask: &WhatIfInput, found: &WhatIfResult) -> ModelResults {
-    let below = 1.0 - ask.rate / found.saturation.max(f64::MIN_POSITIVE);
-    let over = found.response.is_none() || below < 0.0;
-    let says = match found.response {
-        Some(response) if !over => {
-            format!("{} in the mean, {} below the load line", latency(response), percent(below))
+fn describe_results(input: &WhatIfInput, result: &WhatIfResult) -> ModelResults {
+    let headroom = 1.0 - input.rate / result.saturation.max(f64::MIN_POSITIVE);
+    let is_overloaded = result.response.is_none() || headroom < 0.0;
+    let summary = match result.response {
+        Some(response) if !is_overloaded => {
+            format!("{} in the mean, {} below the load line", latency(response), percent(headroom))
         }
-        _ => format!("{} over the load line: requests pile up without end", percent((-below).max(0.0))),
+        _ => format!("{} over the load line: requests pile up without end", percent((-headroom).max(0.0))),
     };
     let facts = vec![
         labeled_value(
             "response time, mean",
-            found.response.filter(|_| !over).map_or_else(|| "without end".to_owned(), latency),
+            result.response.filter(|_| !is_overloaded).map_or_else(|| "without end".to_owned(), latency),
         ),
-        labeled_value("members busy", percent(found.utilization)),
-        labeled_value("balancer busy", percent(found.balancer)),
-        labeled_value("load line", format!("{}/s", rate(found.saturation))),
-        labeled_value("held back first by", found.bottleneck.clone()),
-        labeled_value("policy of the model", found.policy.replace('_', " ")),
+        labeled_value("members busy", percent(result.utilization)),
+        labeled_value("balancer busy", percent(result.balancer)),
+        labeled_value("load line", format!("{}/s", rate(result.saturation))),
+        labeled_value("held back first by", result.bottleneck.clone()),
+        labeled_value("policy of the model", result.policy.replace('_', " ")),
     ];
-    ModelResults { says, over, facts, curve: curve(ask, found) }
+    ModelResults { says: summary, over: is_overloaded, facts, curve: curve(input, result) }
 }
 
 /// The plot area in a drawing of 360 by 160.
@@ -276,31 +280,33 @@ const RIGHT: f64 = 350.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 130.0;
 
-fn curve(ask: &WhatIfInput, found: &WhatIfResult) -> Option<ResponseCurve> {
-    let (_, least) = *found.curve.first()?;
-    let most = (found.saturation * 1.1).max(ask.rate).min(found.saturation * 2.0);
+fn curve(input: &WhatIfInput, result: &WhatIfResult) -> Option<ResponseCurve> {
+    let (_, min_response) = *result.curve.first()?;
+    let max_rate = (result.saturation * 1.1).max(input.rate).min(result.saturation * 2.0);
     // Near the saturation times grow without limit; the curve ends at ten times the minimum.
-    let highest = 10.0 * least;
-    let x =
-        |rate: f64| super::load_bar::round_to_tenth(LEFT + (rate / most).clamp(0.0, 1.0) * (RIGHT - LEFT));
-    let y = |time: f64| {
-        super::load_bar::round_to_tenth(BOTTOM - (time / highest).clamp(0.0, 1.0) * (BOTTOM - TOP))
+    let max_time = 10.0 * min_response;
+    let x = |rate: f64| {
+        super::load_bar::round_to_tenth(LEFT + (rate / max_rate).clamp(0.0, 1.0) * (RIGHT - LEFT))
     };
-    let inside = found.curve.iter().take_while(|(_, time)| *time <= highest);
-    let points: Vec<String> = inside.map(|(rate, time)| format!("{},{}", x(*rate), y(*time))).collect();
-    let now = found.response.map_or_else(|| "–".to_owned(), latency);
+    let y = |time: f64| {
+        super::load_bar::round_to_tenth(BOTTOM - (time / max_time).clamp(0.0, 1.0) * (BOTTOM - TOP))
+    };
+    let points_inside = result.curve.iter().take_while(|(_, time)| *time <= max_time);
+    let points: Vec<String> =
+        points_inside.map(|(rate, time)| format!("{},{}", x(*rate), y(*time))).collect();
+    let now = result.response.map_or_else(|| "–".to_owned(), latency);
     Some(ResponseCurve {
         says: format!(
             "Mean response time over the rate: {} at the beginning, without end from {} requests a second.",
-            latency(least),
-            rate(found.saturation)
+            latency(min_response),
+            rate(result.saturation)
         ),
         line: DrawnLine { name: "response time".into(), parts: vec![points.join(" ")], now },
-        across: [0.0, 0.5, 1.0].map(|part| (x(part * most), rate(part * most))).to_vec(),
-        up: [0.0, 0.5, 1.0].map(|part| (y(part * highest), latency(part * highest))).to_vec(),
-        here: found.response.map(|response| (x(ask.rate), y(response))),
-        saturation: (found.saturation <= most).then(|| x(found.saturation)),
-        rows: found.curve.iter().map(|(at, time)| (rate(*at), latency(*time))).collect(),
+        across: [0.0, 0.5, 1.0].map(|fraction| (x(fraction * max_rate), rate(fraction * max_rate))).to_vec(),
+        up: [0.0, 0.5, 1.0].map(|fraction| (y(fraction * max_time), latency(fraction * max_time))).to_vec(),
+        here: result.response.map(|response| (x(input.rate), y(response))),
+        saturation: (result.saturation <= max_rate).then(|| x(result.saturation)),
+        rows: result.curve.iter().map(|(point_rate, time)| (rate(*point_rate), latency(*time))).collect(),
     })
 }
 
@@ -311,12 +317,13 @@ mod tests {
     #[test]
     fn sliders_have_round_steps_that_reach_everything() {
         for size in [0.0, 1e-9, 0.003, 0.07, 1.0, 42.0, 1234.0, 1e12] {
-            let found = slider_step(size);
-            assert!(found > 0.0 && (size > 1e5 || found >= size.min(1e5)), "{size} {found}");
+            let step = slider_step(size);
+            assert!(step > 0.0 && (size > 1e5 || step >= size.min(1e5)), "{size} {step}");
         }
-        let begin = SliderDefaults { rate: 118.0, members: 2, demand: 0.01, cores: 1, from: String::new() };
-        let ask = WhatIfInput { group: "web".into(), rate: 1000.0, members: 9, demand: 0.5, cores: 32 };
-        for slider in sliders(&begin, &ask) {
+        let defaults =
+            SliderDefaults { rate: 118.0, members: 2, demand: 0.01, cores: 1, from: String::new() };
+        let input = WhatIfInput { group: "web".into(), rate: 1000.0, members: 9, demand: 0.5, cores: 32 };
+        for slider in sliders(&defaults, &input) {
             let [min, value, max] =
                 [&slider.min, &slider.value, &slider.max].map(|text| text.parse::<f64>().unwrap());
             assert!(min <= value && value <= max, "{slider:?}");
@@ -325,22 +332,22 @@ mod tests {
 
     #[test]
     fn over_the_load_line_there_is_no_time() {
-        let ask = WhatIfInput { group: "web".into(), rate: 220.0, members: 2, demand: 0.01, cores: 1 };
-        let mut found = WhatIfResult {
+        let input = WhatIfInput { group: "web".into(), rate: 220.0, members: 2, demand: 0.01, cores: 1 };
+        let mut result = WhatIfResult {
             saturation: 200.0,
             curve: vec![(10.0, 0.01), (190.0, 0.2)],
             ..WhatIfResult::default()
         };
-        let said = describe_results(&ask, &found);
+        let results = describe_results(&input, &result);
         assert!(
-            said.over && said.says == "10 % over the load line: requests pile up without end",
+            results.over && results.says == "10 % over the load line: requests pile up without end",
             "{}",
-            said.says
+            results.says
         );
-        found.response = Some(0.02);
-        let said = describe_results(&WhatIfInput { rate: 100.0, ..ask }, &found);
-        assert_eq!(said.says, "20 ms in the mean, 50 % below the load line");
-        let curve = said.curve.unwrap();
+        result.response = Some(0.02);
+        let results = describe_results(&WhatIfInput { rate: 100.0, ..input }, &result);
+        assert_eq!(results.says, "20 ms in the mean, 50 % below the load line");
+        let curve = results.curve.unwrap();
         assert_eq!(curve.line.parts[0].split(' ').count(), 1, "what has no end is not drawn");
         assert!(curve.here.is_some() && curve.saturation.is_some());
     }

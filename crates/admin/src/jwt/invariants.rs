@@ -28,7 +28,7 @@ pub(crate) fn check(input: &[u8]) -> bool {
             return false;
         }
     };
-    assert!(!caller.name.is_empty() && token.len() <= LONGEST);
+    assert!(!caller.name.is_empty() && token.len() <= MAX_TOKEN_LENGTH);
     assert!(caller.valid_until.is_some());
     assert_eq!(token.bytes().filter(|byte| *byte == b'.').count(), 2, "{token}");
     for place in (0..token.len()).step_by(7) {

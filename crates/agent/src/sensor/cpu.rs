@@ -15,41 +15,42 @@ struct CpuSensor {
     group: CounterWindow<3>,
 }
 
-pub(super) fn open(_: &SensorPaths, span: Duration) -> Box<dyn SensorReader> {
-    Box::new(CpuSensor { host: CounterWindow::new(span), group: CounterWindow::new(span) })
+pub(super) fn open(_: &SensorPaths, window: Duration) -> Box<dyn SensorReader> {
+    Box::new(CpuSensor { host: CounterWindow::new(window), group: CounterWindow::new(window) })
 }
 
 impl SensorReader for CpuSensor {
-    fn read_values(&mut self, look: &mut SensorContext<'_>) {
-        let stat = look.read_host("stat", parse_stat);
+    fn read_values(&mut self, context: &mut SensorContext<'_>) {
+        let stat = context.read_host("stat", parse_stat);
         let host = stat.and_then(|stat| {
-            let by = self.host.push(look.at, [stat.busy, stat.idle])?.increases;
-            let all = by[0] + by[1];
-            (all > 0.0).then(|| by[0] / all)
+            let increases = self.host.push(context.now, [stat.busy, stat.idle])?.increases;
+            let total = increases[0] + increases[1];
+            (total > 0.0).then(|| increases[0] / total)
         });
-        let quota = look.read_optional_cgroup("cpu.max", parse_quota).flatten();
+        let quota = context.read_optional_cgroup("cpu.max", parse_quota).flatten();
         let cpus = match (stat.map(|stat| stat.cpus), quota) {
             (Some(host), Some(quota)) => Some(quota.min(host)),
             (host, quota) => quota.or(host),
         };
-        let grown =
-            look.read_cgroup("cpu.stat", parse_group).and_then(|counters| self.group.push(look.at, counters));
-        let group = grown.zip(cpus).map(|(grown, cpus)| grown.increases[0] / 1e6 / grown.seconds / cpus);
+        let growth = context
+            .read_cgroup("cpu.stat", parse_group)
+            .and_then(|counters| self.group.push(context.now, counters));
+        let group = growth.zip(cpus).map(|(growth, cpus)| growth.increases[0] / 1e6 / growth.seconds / cpus);
         if let Some(share) = host.into_iter().chain(group).reduce(f64::max) {
-            look.record_share("cpu", share);
+            context.record_share("cpu", share);
         }
         if let Some(share) = host {
-            look.record_share("cpu_host", share);
+            context.record_share("cpu_host", share);
         }
         if let Some(share) = group {
-            look.record_share("cpu_cgroup", share);
+            context.record_share("cpu_cgroup", share);
         }
-        if let Some(grown) = grown.filter(|_| quota.is_some()) {
-            let [_, periods, throttled] = grown.increases;
-            look.record_share("cpu_throttled", if periods > 0.0 { throttled / periods } else { 0.0 });
+        if let Some(growth) = growth.filter(|_| quota.is_some()) {
+            let [_, periods, throttled] = growth.increases;
+            context.record_share("cpu_throttled", if periods > 0.0 { throttled / periods } else { 0.0 });
         }
         if let Some(cpus) = cpus {
-            look.record_number("cpus", cpus);
+            context.record_number("cpus", cpus);
         }
     }
 }
@@ -72,18 +73,19 @@ fn parse_stat(text: &str) -> Option<CpuTimes> {
     // The columns are user, nice, system, idle, iowait, irq, softirq and steal; guest time is included in
     // user and nice.
     let mut times = [0.0; 8];
-    let mut known = 0;
+    let mut parsed_count = 0;
     for (time, word) in times.iter_mut().zip(words) {
         *time = word.parse::<u64>().ok()? as f64;
-        known += 1;
+        parsed_count += 1;
     }
     let [user, nice, system, idle, iowait, irq, softirq, steal] = times;
-    let numbered = |line: &&str| {
-        line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    let is_cpu_line = |line: &&str| {
+        line.strip_prefix("cpu")
+            .is_some_and(|rest| rest.starts_with(|first_char: char| first_char.is_ascii_digit()))
     };
-    let cpus = text.lines().filter(numbered).count().max(1) as f64;
+    let cpus = text.lines().filter(is_cpu_line).count().max(1) as f64;
     let busy = user + nice + system + irq + softirq + steal;
-    (known >= 4).then_some(CpuTimes { busy, idle: idle + iowait, cpus })
+    (parsed_count >= 4).then_some(CpuTimes { busy, idle: idle + iowait, cpus })
 }
 
 /// Returns the quota in `cpu.max` as a number of processors; `Some(None)` if it is `max`.
@@ -141,8 +143,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_not(text in "(cpu[0-9]? |max |usage_usec |[0-9]{1,22} |\\n|.){0,40}") {
-            let read = parse_stat(&text);
-            prop_assert!(read.is_none_or(|stat| stat.busy.is_finite() && stat.cpus >= 1.0));
+            let times = parse_stat(&text);
+            prop_assert!(times.is_none_or(|stat| stat.busy.is_finite() && stat.cpus >= 1.0));
             prop_assert!(parse_quota(&text).flatten().is_none_or(|cpus| cpus > 0.0 && cpus.is_finite()));
             let group = parse_group(&text);
             prop_assert!(group.is_none_or(|counters| counters.iter().all(|counter| *counter >= 0.0)));

@@ -15,23 +15,23 @@ pub(super) fn open(_: &SensorPaths, _: Duration) -> Box<dyn SensorReader> {
 }
 
 impl SensorReader for MemorySensor {
-    fn read_values(&mut self, look: &mut SensorContext<'_>) {
-        let host = look.read_host("meminfo", used_share);
-        let group = look.read_cgroup("memory.current", parse_bytes).and_then(|current| {
-            let limit = look.read_optional_cgroup("memory.max", parse_limit).flatten()?;
-            let idle = look
+    fn read_values(&mut self, context: &mut SensorContext<'_>) {
+        let host = context.read_host("meminfo", used_share);
+        let group = context.read_cgroup("memory.current", parse_bytes).and_then(|current| {
+            let limit = context.read_optional_cgroup("memory.max", parse_limit).flatten()?;
+            let inactive_file = context
                 .read_optional_cgroup("memory.stat", |text| value_of_key(text, "inactive_file"))
                 .unwrap_or(0.0);
-            Some((current - idle).max(0.0) / limit)
+            Some((current - inactive_file).max(0.0) / limit)
         });
         if let Some(share) = host.into_iter().chain(group).reduce(f64::max) {
-            look.record_share("memory", share);
+            context.record_share("memory", share);
         }
         if let Some(share) = host {
-            look.record_share("memory_host", share);
+            context.record_share("memory_host", share);
         }
         if let Some(share) = group {
-            look.record_share("memory_cgroup", share);
+            context.record_share("memory_cgroup", share);
         }
     }
 }
@@ -70,8 +70,8 @@ mod tests {
         let text = "MemTotal:       24684084 kB\nMemFree:        23105276 kB\nMemAvailable:   18513063 kB\n\
                     Buffers:           45192 kB\n";
         assert!((used_share(text).unwrap() - 0.25).abs() < 1e-9);
-        let old = "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 100 kB\nCached: 300 kB\n";
-        assert_eq!(used_share(old), Some(0.5));
+        let old_kernel = "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 100 kB\nCached: 300 kB\n";
+        assert_eq!(used_share(old_kernel), Some(0.5));
         for wrong in ["", "MemTotal: 0 kB\nMemFree: 0 kB\n", "MemTotal: 5 kB\n", "MemTotal: x\nMemFree: 1\n"]
         {
             assert_eq!(used_share(wrong), None, "{wrong}");

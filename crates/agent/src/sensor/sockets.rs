@@ -15,36 +15,41 @@ struct SocketSensor {
     connections: Option<f64>,
 }
 
-pub(super) fn open(place: &SensorPaths, span: Duration) -> Box<dyn SensorReader> {
-    Box::new(SocketSensor { port: place.port, span, next_count: Duration::ZERO, connections: None })
+pub(super) fn open(paths: &SensorPaths, count_interval: Duration) -> Box<dyn SensorReader> {
+    Box::new(SocketSensor {
+        port: paths.port,
+        span: count_interval,
+        next_count: Duration::ZERO,
+        connections: None,
+    })
 }
 
 impl SensorReader for SocketSensor {
-    fn read_values(&mut self, look: &mut SensorContext<'_>) {
-        if let Some(four) = look.read_host("net/sockstat", parse_sockstat) {
+    fn read_values(&mut self, context: &mut SensorContext<'_>) {
+        if let Some(ipv4) = context.read_host("net/sockstat", parse_sockstat) {
             // The file is missing without IPv6.
-            let six = if look.paths.proc.join("net/sockstat6").exists() {
-                look.read_host("net/sockstat6", parse_sockstat).unwrap_or_default()
+            let ipv6 = if context.paths.proc.join("net/sockstat6").exists() {
+                context.read_host("net/sockstat6", parse_sockstat).unwrap_or_default()
             } else {
                 SocketCounts::default()
             };
-            look.record_number("tcp_sockets", four.tcp + six.tcp);
-            look.record_number("tcp_time_wait", four.time_wait);
-            look.record_number("udp_sockets", four.udp + six.udp);
+            context.record_number("tcp_sockets", ipv4.tcp + ipv6.tcp);
+            context.record_number("tcp_time_wait", ipv4.time_wait);
+            context.record_number("udp_sockets", ipv4.udp + ipv6.udp);
         }
         let Some(port) = self.port else { return };
-        if look.at >= self.next_count {
-            self.next_count = look.at + self.span;
-            let four = look.read_host("net/tcp", |text| established_connections(text, port));
-            let six = if look.paths.proc.join("net/tcp6").exists() {
-                look.read_host("net/tcp6", |text| established_connections(text, port))
+        if context.now >= self.next_count {
+            self.next_count = context.now + self.span;
+            let ipv4 = context.read_host("net/tcp", |text| established_connections(text, port));
+            let ipv6 = if context.paths.proc.join("net/tcp6").exists() {
+                context.read_host("net/tcp6", |text| established_connections(text, port))
             } else {
                 Some(0.0)
             };
-            self.connections = four.zip(six).map(|(four, six)| four + six);
+            self.connections = ipv4.zip(ipv6).map(|(ipv4_count, ipv6_count)| ipv4_count + ipv6_count);
         }
         if let Some(connections) = self.connections {
-            look.record_number("connections", connections);
+            context.record_number("connections", connections);
         }
     }
 }
@@ -59,7 +64,7 @@ struct SocketCounts {
 
 fn parse_sockstat(text: &str) -> Option<SocketCounts> {
     let mut counts = SocketCounts::default();
-    let mut known = false;
+    let mut has_tcp = false;
     for line in text.lines() {
         let Some((protocol, rest)) = line.split_once(':') else { continue };
         let count = |key| {
@@ -70,13 +75,13 @@ fn parse_sockstat(text: &str) -> Option<SocketCounts> {
             "TCP" | "TCP6" => {
                 counts.tcp = count("inuse")?;
                 counts.time_wait = count("tw").unwrap_or(0.0);
-                known = true;
+                has_tcp = true;
             }
             "UDP" | "UDP6" => counts.udp = count("inuse")?,
             _ => {}
         }
     }
-    known.then_some(counts)
+    has_tcp.then_some(counts)
 }
 
 /// Returns the number of connections in the state ESTABLISHED (01) with this local port, in `/proc/net/tcp`
@@ -84,12 +89,13 @@ fn parse_sockstat(text: &str) -> Option<SocketCounts> {
 fn established_connections(text: &str, port: u16) -> Option<f64> {
     let mut lines = text.lines();
     lines.next().filter(|heading| heading.contains("local_address"))?;
-    let count = lines.filter(|line| {
+    let established = lines.filter(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
-        let local = words.next().and_then(|local| u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok());
-        local == Some(port) && words.nth(1) == Some("01")
+        let local_port =
+            words.next().and_then(|local| u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok());
+        local_port == Some(port) && words.nth(1) == Some("01")
     });
-    Some(count.count() as f64)
+    Some(established.count() as f64)
 }
 
 #[cfg(test)]

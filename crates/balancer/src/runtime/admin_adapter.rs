@@ -21,8 +21,11 @@ use super::{BalancerRuntime, certificates, lease_adapter, lock, what_if};
 impl BalancerBackend for BalancerRuntime {
     fn status(&self) -> StatusReport {
         let mut status = self.engine.status();
-        let off = lock(&self.unbalanced);
-        status.groups.iter_mut().for_each(|group| group.balancing_disabled = off.contains_key(&group.name));
+        let disabled_balancing = lock(&self.disabled_balancing);
+        status
+            .groups
+            .iter_mut()
+            .for_each(|group| group.balancing_disabled = disabled_balancing.contains_key(&group.name));
         let settings = &self.effective_config().settings;
         status.certificates =
             certificates::statuses(settings, &self.certificate_keeper.states(), SystemTime::now());
@@ -39,7 +42,7 @@ impl BalancerBackend for BalancerRuntime {
 
     fn group(&self, name: &str) -> Option<GroupStatus> {
         let mut group = [self.engine.group_snapshot(name)?.status];
-        group[0].balancing_disabled = lock(&self.unbalanced).contains_key(name);
+        group[0].balancing_disabled = lock(&self.disabled_balancing).contains_key(name);
         self.discovery.fill_status(&mut group);
         self.scalers.fill_status(&mut group);
         let [group] = group;
@@ -50,16 +53,18 @@ impl BalancerBackend for BalancerRuntime {
         self.engine.latency_buckets(group)
     }
 
-    fn events(&self, since: u64) -> Vec<EventEntry> {
-        let entry = |stamped: &SequencedEvent| EventEntry::new(stamped.seq, stamped.unix_ms, &stamped.event);
-        self.engine.events().iter().filter(|stamped| stamped.seq > since).map(entry).collect()
+    fn events(&self, after_seq: u64) -> Vec<EventEntry> {
+        let entry = |logged_event: &SequencedEvent| {
+            EventEntry::new(logged_event.seq, logged_event.unix_ms, &logged_event.event)
+        };
+        self.engine.events().iter().filter(|logged_event| logged_event.seq > after_seq).map(entry).collect()
     }
 
     fn next_change(&self) -> ChangeFuture {
-        let mut news = self.engine.subscribe();
+        let mut changes = self.engine.subscribe();
         Box::pin(async move {
             // To have missed some is a change as well.
-            if let Err(RecvError::Closed) = news.recv().await {
+            if let Err(RecvError::Closed) = changes.recv().await {
                 std::future::pending().await
             }
         })
@@ -73,19 +78,19 @@ impl BalancerBackend for BalancerRuntime {
         self.set_member_state(group, member, OperatorAction::Drained, false)
     }
 
-    fn set_enabled(&self, what: &SwitchTarget, on: bool) -> Result<Vec<String>, String> {
-        let word = if on { "enabled" } else { "disabled" };
-        match what {
+    fn set_enabled(&self, target: &SwitchTarget, enabled: bool) -> Result<Vec<String>, String> {
+        let state = if enabled { "enabled" } else { "disabled" };
+        match target {
             SwitchTarget::Member { group, name } => {
-                self.set_member_state(group.as_deref(), name, OperatorAction::Disabled, !on)?;
-                Ok(vec![format!("~ member {name}: {word}")])
+                self.set_member_state(group.as_deref(), name, OperatorAction::Disabled, !enabled)?;
+                Ok(vec![format!("~ member {name}: {state}")])
             }
             SwitchTarget::Listener(address) => {
                 let address = address.trim();
-                let news = self.set_listener_closed(address, on)?;
-                Ok(news.then(|| format!("~ listener {address}: {word}")).into_iter().collect())
+                let changed = self.set_listener_closed(address, enabled)?;
+                Ok(changed.then(|| format!("~ listener {address}: {state}")).into_iter().collect())
             }
-            SwitchTarget::Balancing(group) => self.switch_balancing(group, on),
+            SwitchTarget::Balancing(group) => self.switch_balancing(group, enabled),
         }
     }
 
@@ -94,8 +99,8 @@ impl BalancerBackend for BalancerRuntime {
         self.reload_file(true)
     }
 
-    fn upgrade(&self, wish: &UpgradeRequest) -> Result<CompletedUpgrade, String> {
-        self.hand_over(wish)
+    fn upgrade(&self, request: &UpgradeRequest) -> Result<CompletedUpgrade, String> {
+        self.hand_over(request)
     }
 
     fn stop(&self) {
@@ -104,14 +109,17 @@ impl BalancerBackend for BalancerRuntime {
 
     fn explain(&self, group: &str) -> Option<GroupExplanation> {
         let mut explanation = self.engine.explain(group)?;
-        explanation.balancing_disabled = lock(&self.unbalanced).contains_key(group);
-        if let Some(known) = self.cluster.observations(group) {
-            (explanation.monitor, explanation.weight) = (known.monitor, known.weight);
-            for known in known.members {
-                let member = explanation.members.iter_mut().find(|member| *member.name == *known.name);
+        explanation.balancing_disabled = lock(&self.disabled_balancing).contains_key(group);
+        if let Some(observations) = self.cluster.observations(group) {
+            (explanation.monitor, explanation.weight) = (observations.monitor, observations.weight);
+            for member_observations in observations.members {
+                let member =
+                    explanation.members.iter_mut().find(|member| *member.name == *member_observations.name);
                 if let Some(member) = member {
-                    (member.facts, member.load) = (known.observations, known.load);
-                    (member.trouble, member.dropped) = (known.problem, known.dropped);
+                    (member.facts, member.load) =
+                        (member_observations.observations, member_observations.load);
+                    (member.trouble, member.dropped) =
+                        (member_observations.problem, member_observations.dropped);
                 }
             }
         }
@@ -122,13 +130,13 @@ impl BalancerBackend for BalancerRuntime {
         self.engine.recent(group)
     }
 
-    fn what_if(&self, ask: &WhatIfInput) -> Result<WhatIfResult, String> {
+    fn what_if(&self, query: &WhatIfInput) -> Result<WhatIfResult, String> {
         let status = self.engine.status();
-        let group = status.groups.iter().find(|group| group.name == ask.group);
-        let group = group.ok_or_else(|| format!("there is no group {}", ask.group))?;
-        let monitor = self.cluster.observations(&ask.group).and_then(|known| known.monitor);
+        let group = status.groups.iter().find(|group| group.name == query.group);
+        let group = group.ok_or_else(|| format!("there is no group {}", query.group))?;
+        let monitor = self.cluster.observations(&query.group).and_then(|observations| observations.monitor);
         let interval = monitor.map_or(0.0, |monitor| monitor.interval_seconds);
-        what_if::WhatIfModel::of(group, status.threads, interval).evaluate(ask)
+        what_if::WhatIfModel::of(group, status.threads, interval).evaluate(query)
     }
 
     fn reference(&self, group: &str) -> Option<ObjectReference> {
@@ -156,24 +164,24 @@ impl BalancerBackend for BalancerRuntime {
         let report = cluster::MetricReport { group, member, values, age_seconds };
         match self.cluster.report(&report) {
             Ok(()) => Ok(self.engine.requested_shed(report.group.as_deref(), &report.member)),
-            Err(cluster::ReportRejection::Unknown(why)) => Err(ReportRejection::Unknown(why)),
-            Err(cluster::ReportRejection::Invalid(why)) => Err(ReportRejection::Invalid(why)),
-            Err(cluster::ReportRejection::RateLimited(why)) => Err(ReportRejection::RateLimited(why)),
+            Err(cluster::ReportRejection::Unknown(error)) => Err(ReportRejection::Unknown(error)),
+            Err(cluster::ReportRejection::Invalid(error)) => Err(ReportRejection::Invalid(error)),
+            Err(cluster::ReportRejection::RateLimited(error)) => Err(ReportRejection::RateLimited(error)),
         }
     }
 
-    fn grant_lease(&self, group: &str, wish: &LeaseRequest) -> Result<Lease, LeaseError> {
+    fn grant_lease(&self, group: &str, request: &LeaseRequest) -> Result<Lease, LeaseError> {
         self.check_in_charge().map_err(LeaseError::NoMember)?;
         self.engine
-            .bind(group, &lease_adapter::lease_request(wish))
+            .bind(group, &lease_adapter::lease_request(request))
             .map(lease_adapter::lease)
             .map_err(lease_adapter::refusal)
     }
 
-    fn renew_lease(&self, group: &str, lease: &str, wish: &LeaseRequest) -> Result<Lease, LeaseError> {
+    fn renew_lease(&self, group: &str, lease: &str, request: &LeaseRequest) -> Result<Lease, LeaseError> {
         self.check_in_charge().map_err(LeaseError::NoMember)?;
         self.engine
-            .renew_lease(group, lease, &lease_adapter::lease_request(wish))
+            .renew_lease(group, lease, &lease_adapter::lease_request(request))
             .map(lease_adapter::lease)
             .map_err(lease_adapter::refusal)
     }
@@ -186,27 +194,32 @@ impl BalancerBackend for BalancerRuntime {
         Some(self.engine.leases(group).ok()?.into_iter().map(lease_adapter::lease_holder).collect())
     }
 
-    fn end_leases(&self, group: &str, member: Option<&str>, from: Option<IpAddr>) -> Result<usize, String> {
+    fn end_leases(
+        &self,
+        group: &str,
+        member: Option<&str>,
+        address: Option<IpAddr>,
+    ) -> Result<usize, String> {
         self.check_in_charge()?;
-        self.engine.end_leases(group, member, from).map_err(lease_adapter::refusal_line)
+        self.engine.end_leases(group, member, address).map_err(lease_adapter::refusal_line)
     }
 
     fn renew_registration(
         &self,
         group: &str,
         member: &str,
-        asked: &Registration,
+        registration: &Registration,
     ) -> Option<Result<RegisteredMember, RegistrationError>> {
-        self.renew_member(group, member, asked)
+        self.renew_member(group, member, registration)
     }
 
     fn register(
         &self,
         group: &str,
         member: &str,
-        asked: &Registration,
+        registration: &Registration,
     ) -> Result<RegisteredMember, RegistrationError> {
-        self.register_member(group, member, asked)
+        self.register_member(group, member, registration)
     }
 
     fn deregister(&self, group: &str, member: &str) -> Result<(), RegistrationError> {

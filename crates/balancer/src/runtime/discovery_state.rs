@@ -30,7 +30,7 @@ pub(crate) struct DiscoveryState {
 #[derive(Clone, Debug, Default)]
 struct GroupMembership {
     limit: u32,
-    roll: MemberSet,
+    sources: MemberSet,
     /// Whether an answer came since the last change was put in force.
     has_news: bool,
 }
@@ -54,12 +54,12 @@ pub(crate) struct MemberProposal {
 
 impl GroupMembership {
     fn specs(&self, members: &[DiscoveredMember]) -> Vec<MemberSpec> {
-        let spec = |one: &DiscoveredMember| MemberSpec {
-            name: Arc::clone(&one.name),
-            address: one.address,
-            capacity: one.capacity,
-            limit: one.limit.unwrap_or(self.limit),
-            leaving: one.leaving,
+        let spec = |member: &DiscoveredMember| MemberSpec {
+            name: Arc::clone(&member.name),
+            address: member.address,
+            capacity: member.capacity,
+            limit: member.limit.unwrap_or(self.limit),
+            leaving: member.leaving,
             checked: false,
         };
         members.iter().map(spec).collect()
@@ -68,135 +68,141 @@ impl GroupMembership {
 
 impl DiscoveryState {
     /// Returns the sources of a file, without any answer yet.
-    pub(crate) fn new(base: &FileConfig) -> Self {
-        let discovered = Self::default();
-        replace_sources(&mut lock(&discovered.memberships), base);
-        discovered
+    pub(crate) fn new(file_config: &FileConfig) -> Self {
+        let state = Self::default();
+        replace_sources(&mut lock(&state.memberships), file_config);
+        state
     }
 
     /// Returns the last answers of the sources.
     pub(crate) fn last_answers(&self) -> Vec<SourceAnswers> {
         let now = Instant::now();
-        let of = |(group, known): (&Arc<str>, &GroupMembership)| SourceAnswers {
+        let source_answers = |(group, membership): (&Arc<str>, &GroupMembership)| SourceAnswers {
             group: group.to_string(),
-            sources: known.roll.handoff(now),
+            sources: membership.sources.handoff(now),
         };
-        lock(&self.memberships).iter().map(of).filter(|found| !found.sources.is_empty()).collect()
+        lock(&self.memberships)
+            .iter()
+            .map(source_answers)
+            .filter(|answers| !answers.sources.is_empty())
+            .collect()
     }
 
     /// Takes over the answers of the same sources to a process before this one, until they answer themselves.
-    pub(crate) fn restore_answers(&self, found: Vec<SourceAnswers>) {
-        let (now, mut rolls) = (Instant::now(), lock(&self.memberships));
-        for SourceAnswers { group, sources } in found {
-            if let Some(known) = rolls.get_mut(group.as_str()) {
-                known.roll.restore(sources, now);
-                known.has_news = true;
+    pub(crate) fn restore_answers(&self, answers: Vec<SourceAnswers>) {
+        let (now, mut memberships) = (Instant::now(), lock(&self.memberships));
+        for SourceAnswers { group, sources } in answers {
+            if let Some(membership) = memberships.get_mut(group.as_str()) {
+                membership.sources.restore(sources, now);
+                membership.has_news = true;
             }
         }
     }
 
     /// Takes an answer of a source; returns its event.
-    pub(crate) fn record_answer(&self, heard: SourceUpdate) -> Option<Event> {
-        let SourceUpdate { group, source, result: said } = heard;
-        let news = {
-            let mut rolls = lock(&self.memberships);
-            let known = rolls.get_mut(&group)?;
-            known.has_news = true;
-            known.roll.record_update(&source, said, Instant::now())?
+    pub(crate) fn record_answer(&self, update: SourceUpdate) -> Option<Event> {
+        let SourceUpdate { group, source, result } = update;
+        let event = {
+            let mut memberships = lock(&self.memberships);
+            let membership = memberships.get_mut(&group)?;
+            membership.has_news = true;
+            membership.sources.record_update(&source, result, Instant::now())?
         };
-        let (kind, why, input) = match news {
-            SourceEvent::Failed(why, members) => {
-                (EventKind::DiscoveryFailed, why, ("members", members as f64))
+        let (kind, reason, input) = match event {
+            SourceEvent::Failed(reason, members) => {
+                (EventKind::DiscoveryFailed, reason, ("members", members as f64))
             }
-            SourceEvent::Recovered(why, since) => {
-                (EventKind::DiscoveryRecovered, why, ("seconds", since.as_secs_f64()))
+            SourceEvent::Recovered(reason, duration) => {
+                (EventKind::DiscoveryRecovered, reason, ("seconds", duration.as_secs_f64()))
             }
         };
-        Some(Event { kind, group, member: None, why, inputs: vec![(input.0.to_owned(), input.1)] })
+        Some(Event { kind, group, member: None, why: reason, inputs: vec![(input.0.to_owned(), input.1)] })
     }
 
     /// Returns `true` if each source has answered or failed.
     pub(crate) fn all_answered(&self) -> bool {
-        lock(&self.memberships).values().all(|known| known.roll.have_all_responded())
+        lock(&self.memberships).values().all(|membership| membership.sources.have_all_responded())
     }
 
     /// Returns the time of the next change without an answer.
     pub(crate) fn next_change_at(&self) -> Option<Instant> {
-        lock(&self.memberships).values().filter_map(|known| known.roll.next_due()).min()
+        lock(&self.memberships).values().filter_map(|membership| membership.sources.next_due()).min()
     }
 
     /// Returns the present members of the sources, by those of another file if there is one. Nothing counts
     /// as in force yet.
-    pub(crate) fn propose(&self, base: Option<&FileConfig>) -> MemberProposal {
+    pub(crate) fn propose(&self, file_config: Option<&FileConfig>) -> MemberProposal {
         let now = Instant::now();
-        let mut rolls = {
-            let mut rolls = lock(&self.memberships);
-            rolls.values_mut().for_each(|known| known.roll.prune(now));
-            rolls.clone()
+        let mut memberships = {
+            let mut memberships = lock(&self.memberships);
+            memberships.values_mut().for_each(|membership| membership.sources.prune(now));
+            memberships.clone()
         };
-        if let Some(base) = base {
-            replace_sources(&mut rolls, base);
+        if let Some(file_config) = file_config {
+            replace_sources(&mut memberships, file_config);
         }
-        let (mut found, mut changes) = (BTreeMap::new(), Vec::new());
-        for (group, known) in &mut rolls {
-            if let Some(change) = known.roll.propose(now) {
+        let (mut members, mut changes) = (BTreeMap::new(), Vec::new());
+        for (group, membership) in &mut memberships {
+            if let Some(change) = membership.sources.propose(now) {
                 changes.push((Arc::clone(group), change.clone()));
-                known.roll.accept(change);
+                membership.sources.accept(change);
             }
-            found.insert(Arc::clone(group), known.specs(known.roll.accepted()));
+            members.insert(Arc::clone(group), membership.specs(membership.sources.accepted()));
         }
-        MemberProposal { members: found, changes }
+        MemberProposal { members, changes }
     }
 
     /// Returns the present members of the groups with an answer, or with members that are to go. `passed`
     /// returns the members of a group that are up.
-    fn changed_groups(&self, passed: impl Fn(&str) -> BTreeSet<String>) -> MemberProposal {
+    fn changed_groups(&self, healthy_members: impl Fn(&str) -> BTreeSet<String>) -> MemberProposal {
         let now = Instant::now();
-        let (mut found, mut changes) = (BTreeMap::new(), Vec::new());
-        for (group, known) in lock(&self.memberships).iter_mut() {
-            if !std::mem::take(&mut known.has_news) && known.roll.next_due().is_none_or(|due| due > now) {
+        let (mut members, mut changes) = (BTreeMap::new(), Vec::new());
+        for (group, membership) in lock(&self.memberships).iter_mut() {
+            if !std::mem::take(&mut membership.has_news)
+                && membership.sources.next_due().is_none_or(|due_at| due_at > now)
+            {
                 continue;
             }
-            if known.roll.is_replacing() {
-                known.roll.retire_replaced(&passed(group), now);
+            if membership.sources.is_replacing() {
+                membership.sources.retire_replaced(&healthy_members(group), now);
             }
-            if let Some(change) = known.roll.propose(now) {
-                found.insert(Arc::clone(group), known.specs(&change.members));
+            if let Some(change) = membership.sources.propose(now) {
+                members.insert(Arc::clone(group), membership.specs(&change.members));
                 changes.push((Arc::clone(group), change));
             }
         }
-        MemberProposal { members: found, changes }
+        MemberProposal { members, changes }
     }
 
     /// Keeps a proposal that is not in force, so that it is made again.
     fn requeue(&self, proposal: &MemberProposal) {
-        let mut rolls = lock(&self.memberships);
+        let mut memberships = lock(&self.memberships);
         for (group, _) in &proposal.changes {
-            if let Some(known) = rolls.get_mut(group) {
-                known.has_news = true;
+            if let Some(membership) = memberships.get_mut(group) {
+                membership.has_news = true;
             }
         }
     }
 
     /// Returns a file's settings with the members of the sources.
-    pub(crate) fn settings(&self, base: &FileConfig) -> proxy::Settings {
-        let mut made = ConfigOverlay::default();
-        made.set_discovered(self.propose(None).members);
-        base.with_overlay(&made).settings
+    pub(crate) fn settings(&self, file_config: &FileConfig) -> proxy::Settings {
+        let mut overlay = ConfigOverlay::default();
+        overlay.set_discovered(self.propose(None).members);
+        file_config.with_overlay(&overlay).settings
     }
 
     /// Marks a proposal as in force; returns its events. Answers that came meanwhile are the next change.
-    pub(crate) fn accept(&self, proposal: MemberProposal, base: Option<&FileConfig>) -> Vec<Event> {
-        let mut rolls = lock(&self.memberships);
-        if let Some(base) = base {
-            replace_sources(&mut rolls, base);
+    pub(crate) fn accept(&self, proposal: MemberProposal, file_config: Option<&FileConfig>) -> Vec<Event> {
+        let mut memberships = lock(&self.memberships);
+        if let Some(file_config) = file_config {
+            replace_sources(&mut memberships, file_config);
             self.sources_changed.notify_one();
         }
         let mut events = Vec::new();
         for (group, change) in proposal.changes {
-            if let Some(known) = rolls.get_mut(&group) {
+            if let Some(membership) = memberships.get_mut(&group) {
                 events.push(event(&group, &change));
-                known.roll.accept(change);
+                membership.sources.accept(change);
             }
         }
         events
@@ -204,36 +210,40 @@ impl DiscoveryState {
 
     /// Fills in the status of the sources.
     pub(super) fn fill_status(&self, groups: &mut [GroupStatus]) {
-        let rolls = lock(&self.memberships);
+        let memberships = lock(&self.memberships);
         for group in groups {
-            if let Some(known) = rolls.get(group.name.as_str()) {
-                group.discovery = known.roll.status(Instant::now());
+            if let Some(membership) = memberships.get(group.name.as_str()) {
+                group.discovery = membership.sources.status(Instant::now());
             }
         }
     }
 }
 
 /// Uses the sources of a file from now on. Those that stay keep their answers.
-fn replace_sources(rolls: &mut BTreeMap<Arc<str>, GroupMembership>, base: &FileConfig) {
+fn replace_sources(memberships: &mut BTreeMap<Arc<str>, GroupMembership>, file_config: &FileConfig) {
     let now = Instant::now();
-    let mut before = std::mem::take(rolls);
-    for GroupDiscovery { group, limit, sources } in &base.discoveries {
-        let roll = before.remove(group).unwrap_or_default().roll;
-        let roll =
-            roll.set_sources(listed_names(base, group), sources, now).check(has_health_checks(base, group));
-        rolls.insert(Arc::clone(group), GroupMembership { limit: *limit, roll, has_news: true });
+    let mut previous = std::mem::take(memberships);
+    for GroupDiscovery { group, limit, sources } in &file_config.discoveries {
+        let group_sources = previous.remove(group).unwrap_or_default().sources;
+        let group_sources = group_sources
+            .set_sources(listed_names(file_config, group), sources, now)
+            .check(has_health_checks(file_config, group));
+        memberships.insert(
+            Arc::clone(group),
+            GroupMembership { limit: *limit, sources: group_sources, has_news: true },
+        );
     }
 }
 
 /// Returns the names of members that the file lists.
-fn listed_names(base: &FileConfig, group: &str) -> BTreeSet<Arc<str>> {
-    let settings = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
-    settings.flat_map(|settings| &settings.spec.members).map(|one| Arc::clone(&one.name)).collect()
+fn listed_names(file_config: &FileConfig, group: &str) -> BTreeSet<Arc<str>> {
+    let settings = file_config.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
+    settings.flat_map(|settings| &settings.spec.members).map(|member| Arc::clone(&member.name)).collect()
 }
 
 /// Returns whether the members of a group have health checks.
-fn has_health_checks(base: &FileConfig, group: &str) -> bool {
-    let mut groups = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
+fn has_health_checks(file_config: &FileConfig, group: &str) -> bool {
+    let mut groups = file_config.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
     groups.any(|settings| settings.probe.is_some())
 }
 
@@ -273,31 +283,33 @@ impl BalancerRuntime {
     /// # Errors
     /// Fails if they cannot be; those before stay then.
     pub(crate) fn apply_discovered(&self) -> Result<(), String> {
-        let mut kept = lock(&self.operator_actions);
-        let one = lock(&self.reloading);
-        let passed = |group: &str| {
-            let look = self.engine.group_snapshot(group).into_iter().flat_map(|look| look.status.members);
-            look.filter(|member| member.state.is_eligible()).map(|member| member.name).collect()
+        let mut actions = lock(&self.operator_actions);
+        let reload_guard = lock(&self.reload_lock);
+        let healthy_members = |group: &str| {
+            let snapshot =
+                self.engine.group_snapshot(group).into_iter().flat_map(|snapshot| snapshot.status.members);
+            snapshot.filter(|member| member.state.is_eligible()).map(|member| member.name).collect()
         };
-        let proposal = self.discovery.changed_groups(passed);
+        let proposal = self.discovery.changed_groups(healthy_members);
         if proposal.changes.is_empty() {
             return Ok(());
         }
-        let mut made = lock(&self.overlay).clone();
-        made.extend_discovered(proposal.members.clone());
+        let mut overlay = lock(&self.overlay).clone();
+        overlay.extend_discovered(proposal.members.clone());
         let groups: Vec<Arc<str>> = proposal.members.keys().cloned().collect();
-        let force = lock(&self.file_config).reapply_groups(&self.effective_config(), &made, &groups);
-        if let Err(error) = self.engine.apply_discovered(force.settings.clone()) {
+        let effective_config =
+            lock(&self.file_config).reapply_groups(&self.effective_config(), &overlay, &groups);
+        if let Err(error) = self.engine.apply_discovered(effective_config.settings.clone()) {
             self.discovery.requeue(&proposal);
             return Err(error.to_string());
         }
-        self.cluster.update(force.watched.clone());
-        *lock(&self.effective_config) = Arc::new(force);
-        *lock(&self.overlay) = made;
+        self.cluster.update(effective_config.cluster_groups.clone());
+        *lock(&self.effective_config) = Arc::new(effective_config);
+        *lock(&self.overlay) = overlay;
         self.discovery.accept(proposal, None).into_iter().for_each(|event| self.engine.write_event(event));
-        drop(one);
+        drop(reload_guard);
         // An operator may have drained a new member, here or elsewhere.
-        self.sync_actions(&mut kept, Reapply::Members);
+        self.sync_actions(&mut actions, Reapply::Members);
         Ok(())
     }
 }

@@ -37,32 +37,32 @@ impl LocalBalancer for FleetAdapter {
         self.0.waiting()
     }
 
-    fn receive_news(&self, news: &FleetUpdate, by: &str) {
-        self.0.apply_fleet_update(news, by);
+    fn receive_update(&self, update: &FleetUpdate, sender: &str) {
+        self.0.apply_fleet_update(update, sender);
     }
 
     fn receive_change(&self, change: &PeerChange) {
-        let PeerChange { name, address, transition: what } = change;
-        let (kind, why) = match what {
+        let PeerChange { name, address, transition } = change;
+        let (kind, reason) = match transition {
             PeerTransition::Joined => {
                 (EventKind::BalancerJoined, format!("balancer {name} is there, at {address}"))
             }
             PeerTransition::Silent => {
-                let why = "nothing is heard of it, and nobody says that it is gone: what it has in flight \
+                let reason = "nothing is heard of it, and nobody says that it is gone: what it has in flight \
                     does not count";
-                (EventKind::BalancerSilent, format!("balancer {name}: {why}"))
+                (EventKind::BalancerSilent, format!("balancer {name}: {reason}"))
             }
             PeerTransition::ReportsResumed => {
                 (EventKind::BalancerJoined, format!("balancer {name} is heard of again"))
             }
             PeerTransition::Lost => {
-                let why =
+                let reason =
                     "is lost, and did not say that it goes: what it had in flight does not count any more";
-                (EventKind::BalancerLost, format!("balancer {name} {why}"))
+                (EventKind::BalancerLost, format!("balancer {name} {reason}"))
             }
             PeerTransition::Left => (EventKind::BalancerLeft, format!("balancer {name} has left")),
         };
-        self.0.write_event(Event { kind, group: "".into(), member: None, why, inputs: Vec::new() });
+        self.0.write_event(Event { kind, group: "".into(), member: None, why: reason, inputs: Vec::new() });
     }
 }
 
@@ -75,18 +75,18 @@ impl BalancerRuntime {
     pub(crate) fn join_fleet(
         self: &Arc<Self>,
         settings: FleetSettings,
-        seat: BoundSocket,
-        past: Option<FleetHandoff>,
+        socket: BoundSocket,
+        handoff: Option<FleetHandoff>,
     ) -> io::Result<SocketAddr> {
         let mut notices = self.engine.notices();
         let fleet =
-            FleetMembership::start(settings, seat, past, Arc::new(FleetAdapter(self.engine.clone())))?;
+            FleetMembership::start(settings, socket, handoff, Arc::new(FleetAdapter(self.engine.clone())))?;
         let address = fleet.address();
         *lock(&self.fleet) = Some(fleet);
-        let running = Arc::downgrade(self);
+        let runtime = Arc::downgrade(self);
         std::thread::Builder::new().name("notices".into()).spawn(move || {
             while let Some(notice) = notices.blocking_recv() {
-                if !forward_notice(&running, &notice) {
+                if !forward_notice(&runtime, &notice) {
                     return;
                 }
             }
@@ -132,26 +132,27 @@ impl BalancerRuntime {
     /// Returns `true` if the load of a group's members is this balancer's own count, which others do not
     /// need.
     fn uses_own_counts(&self, group: &str) -> bool {
-        let force = self.effective_config();
-        let watched = force.watched.iter().find(|watched| *watched.name == *group);
-        watched
-            .and_then(|watched| watched.monitor.as_ref())
+        let effective_config = self.effective_config();
+        let cluster_group =
+            effective_config.cluster_groups.iter().find(|cluster_group| *cluster_group.name == *group);
+        cluster_group
+            .and_then(|cluster_group| cluster_group.monitor.as_ref())
             .is_some_and(|monitor| monitor.source == MetricSource::Passive)
     }
 }
 
 /// Reports a notice to the others; returns `false` if the balancer has ended.
-fn forward_notice(running: &Weak<BalancerRuntime>, notice: &proxy::FleetNotice) -> bool {
-    let Some(running) = running.upgrade() else { return false };
-    let proxy::FleetNotice { group, member, kind: what } = notice;
-    let what = match *what {
-        proxy::NoticeKind::Checked(passed) => MemberAction::HealthChecked(passed),
-        proxy::NoticeKind::Ejected(lasts) => MemberAction::Ejected(lasts),
-        proxy::NoticeKind::Loaded(_) if running.uses_own_counts(group) => return true,
+fn forward_notice(runtime: &Weak<BalancerRuntime>, notice: &proxy::FleetNotice) -> bool {
+    let Some(runtime) = runtime.upgrade() else { return false };
+    let proxy::FleetNotice { group, member, kind: notice_kind } = notice;
+    let action = match *notice_kind {
+        proxy::NoticeKind::Checked(is_healthy) => MemberAction::HealthChecked(is_healthy),
+        proxy::NoticeKind::Ejected(duration) => MemberAction::Ejected(duration),
+        proxy::NoticeKind::Loaded(_) if runtime.uses_own_counts(group) => return true,
         proxy::NoticeKind::Loaded(load) => MemberAction::LoadReported(load),
     };
-    let fleet = lock(&running.fleet);
+    let fleet = lock(&runtime.fleet);
     let Some(fleet) = fleet.as_ref() else { return false };
-    fleet.notify(MemberNotice { group: Arc::clone(group), member: Arc::clone(member), action: what });
+    fleet.notify(MemberNotice { group: Arc::clone(group), member: Arc::clone(member), action });
     true
 }

@@ -24,66 +24,76 @@ impl GroupBalancing {
     }
 
     /// Returns its text for a message when another takes its place: an expression is quoted, too.
-    fn describe_replaced(&self, written: &str) -> String {
+    fn describe_replaced(&self, weight_text: &str) -> String {
         match &self.weight {
             Some(weight) => {
                 let text: Vec<&str> = weight.text().split_whitespace().collect();
-                format!("{written} (the weight was `{}`)", text.join(" "))
+                format!("{weight_text} (the weight was `{}`)", text.join(" "))
             }
-            None => written.to_owned(),
+            None => weight_text.to_owned(),
         }
     }
 }
 
 impl BalancerRuntime {
     /// Switches a group's balancing off or on. While it is off its members take equal turns.
-    pub(super) fn set_balancing(&self, group: &str, on: bool) -> Result<Vec<String>, String> {
-        let _one = lock(&self.reloading);
-        let Some(own) = self.current_balancing(group) else {
-            let force = self.effective_config();
-            let names: Vec<&str> = force.settings.groups.iter().map(|one| &*one.spec.name).collect();
+    pub(super) fn set_balancing(&self, group: &str, enabled: bool) -> Result<Vec<String>, String> {
+        let _reload_guard = lock(&self.reload_lock);
+        let Some(current) = self.current_balancing(group) else {
+            let effective_config = self.effective_config();
+            let names: Vec<&str> = effective_config
+                .settings
+                .groups
+                .iter()
+                .map(|group_settings| &*group_settings.spec.name)
+                .collect();
             return Err(format!("no group {group}; there are: {}", names.join(", ")));
         };
-        let kept = lock(&self.unbalanced).get(group).cloned();
-        let (balancing, kind, why) = match (kept, on) {
+        let saved = lock(&self.disabled_balancing).get(group).cloned();
+        let (balancing, kind, reason) = match (saved, enabled) {
             (None, true) | (Some(_), false) => return Ok(Vec::new()),
-            (Some(kept), true) => (kept, EventKind::Enabled, "balancing enabled by an operator"),
+            (Some(saved), true) => (saved, EventKind::Enabled, "balancing enabled by an operator"),
             (None, false) => {
-                let turns = strategy::find("round_robin").ok_or("there is no strategy round_robin")?;
-                lock(&self.unbalanced).insert(group.to_owned(), own.clone());
-                let turns =
-                    GroupBalancing { strategy: turns, params: StrategyParams::defaults(turns), weight: None };
-                let why = "balancing disabled by an operator: members take equal turns, until it is enabled \
+                let round_robin = strategy::find("round_robin").ok_or("there is no strategy round_robin")?;
+                lock(&self.disabled_balancing).insert(group.to_owned(), current.clone());
+                let round_robin = GroupBalancing {
+                    strategy: round_robin,
+                    params: StrategyParams::defaults(round_robin),
+                    weight: None,
+                };
+                let reason = "balancing disabled by an operator: members take equal turns, until it is enabled \
                            or \
                            the next reload";
-                (turns, EventKind::Disabled, why)
+                (round_robin, EventKind::Disabled, reason)
             }
         };
         // If members take turns already nothing changes, and the message names no other strategy.
-        let before = match own.is_same(&balancing) {
-            true => own.strategy.name.to_owned(),
+        let previous = match current.is_same(&balancing) {
+            true => current.strategy.name.to_owned(),
             false => self.apply_balancing(group, &balancing, balancing.strategy.name)?,
         };
-        if on {
-            lock(&self.unbalanced).remove(group);
+        if enabled {
+            lock(&self.disabled_balancing).remove(group);
         }
-        self.engine.write_group_event(kind, group, why.to_owned());
-        let (after, now) = (balancing.strategy.name, if on { "enabled" } else { "disabled" });
-        Ok(vec![match before == after {
-            true => format!("~ group {group}: balancing {now}: strategy {after}, as before"),
-            false => format!("~ group {group}: balancing {now}: strategy {before} -> {after}"),
+        self.engine.write_group_event(kind, group, reason.to_owned());
+        let (strategy_name, now) = (balancing.strategy.name, if enabled { "enabled" } else { "disabled" });
+        Ok(vec![match previous == strategy_name {
+            true => format!("~ group {group}: balancing {now}: strategy {strategy_name}, as before"),
+            false => format!("~ group {group}: balancing {now}: strategy {previous} -> {strategy_name}"),
         }])
     }
 
     /// Returns the balancing of a group now.
     pub(super) fn current_balancing(&self, group: &str) -> Option<GroupBalancing> {
-        let force = self.effective_config();
-        let settings = force.settings.groups.iter().find(|settings| *settings.spec.name == *group)?;
-        let watched = force.watched.iter().find(|watched| *watched.name == *group);
+        let effective_config = self.effective_config();
+        let settings =
+            effective_config.settings.groups.iter().find(|settings| *settings.spec.name == *group)?;
+        let cluster_group =
+            effective_config.cluster_groups.iter().find(|cluster_group| *cluster_group.name == *group);
         Some(GroupBalancing {
             strategy: settings.spec.strategy,
             params: settings.spec.params.clone(),
-            weight: watched.and_then(|watched| watched.weight.clone()),
+            weight: cluster_group.and_then(|cluster_group| cluster_group.weight.clone()),
         })
     }
 
@@ -91,15 +101,18 @@ impl BalancerRuntime {
     pub(super) fn apply_balancing(
         &self,
         group: &str,
-        by: &GroupBalancing,
-        written: &str,
+        balancing: &GroupBalancing,
+        strategy_text: &str,
     ) -> Result<String, String> {
-        let was = self.current_balancing(group);
-        let told = was.as_ref().map_or_else(|| written.to_owned(), |was| was.describe_replaced(written));
-        let before = self.engine.set_strategy(group, by.strategy, by.params.clone(), &told)?;
-        self.cluster.set_weight_expression(group, by.weight.clone());
-        self.remember_balancing(group, by.strategy, &by.params, by.weight.as_ref());
-        Ok(before)
+        let current = self.current_balancing(group);
+        let description = current
+            .as_ref()
+            .map_or_else(|| strategy_text.to_owned(), |current| current.describe_replaced(strategy_text));
+        let previous =
+            self.engine.set_strategy(group, balancing.strategy, balancing.params.clone(), &description)?;
+        self.cluster.set_weight_expression(group, balancing.weight.clone());
+        self.remember_balancing(group, balancing.strategy, &balancing.params, balancing.weight.as_ref());
+        Ok(previous)
     }
 
     /// Keeps an operator's choice, so that a change of a client of the load manager does not undo it.
@@ -107,24 +120,30 @@ impl BalancerRuntime {
         &self,
         group: &str,
         strategy: &'static Strategy,
-        knobs: &StrategyParams,
+        params: &StrategyParams,
         weight: Option<&cluster::Expression>,
     ) {
-        let choose = |settings: &mut proxy::GroupSettings| {
+        let set_strategy = |settings: &mut proxy::GroupSettings| {
             settings.spec.strategy = strategy;
-            settings.spec.params = knobs.clone();
+            settings.spec.params = params.clone();
         };
-        let mut base = lock(&self.file_config);
-        if !lock(&self.overlay).apply_strategy(group, choose)
-            && let Some(settings) = base.settings.groups.iter_mut().find(|one| *one.spec.name == *group)
+        let mut file_config = lock(&self.file_config);
+        if !lock(&self.overlay).apply_strategy(group, set_strategy)
+            && let Some(settings) = file_config
+                .settings
+                .groups
+                .iter_mut()
+                .find(|group_settings| *group_settings.spec.name == *group)
         {
-            choose(Arc::make_mut(settings));
+            set_strategy(Arc::make_mut(settings));
         }
-        if let Some(watched) = base.watched.iter_mut().find(|watched| *watched.name == *group) {
-            Arc::make_mut(watched).weight = weight.cloned();
+        if let Some(cluster_group) =
+            file_config.cluster_groups.iter_mut().find(|cluster_group| *cluster_group.name == *group)
+        {
+            Arc::make_mut(cluster_group).weight = weight.cloned();
         }
-        let force = base.with_overlay(&lock(&self.overlay));
-        *lock(&self.effective_config) = Arc::new(force);
+        let effective_config = file_config.with_overlay(&lock(&self.overlay));
+        *lock(&self.effective_config) = Arc::new(effective_config);
     }
 }
 
@@ -134,16 +153,19 @@ mod tests {
 
     #[test]
     fn what_an_expression_was_is_told() {
-        let by = |name: &str, weight: Option<&str>| {
+        let balancing_of = |name: &str, weight: Option<&str>| {
             let strategy = strategy::find(name).unwrap_or(strategy::EXPRESSION);
             let weight = weight.map(|weight| cluster::Expression::new(weight).unwrap());
             GroupBalancing { strategy, params: StrategyParams::defaults(strategy), weight }
         };
-        let (turns, weight) = (by("round_robin", None), by("expression", Some("capacity /\n (1 + cpu)")));
-        assert_eq!(turns.describe_replaced("random"), "random");
+        let (round_robin, weight) =
+            (balancing_of("round_robin", None), balancing_of("expression", Some("capacity /\n (1 + cpu)")));
+        assert_eq!(round_robin.describe_replaced("random"), "random");
         assert_eq!(weight.describe_replaced("random"), "random (the weight was `capacity / (1 + cpu)`)");
-        assert!(turns.is_same(&turns) && weight.is_same(&weight));
-        assert!(!turns.is_same(&weight) && !weight.is_same(&by("expression", Some("capacity"))));
-        assert!(!turns.is_same(&by("random", None)));
+        assert!(round_robin.is_same(&round_robin) && weight.is_same(&weight));
+        assert!(
+            !round_robin.is_same(&weight) && !weight.is_same(&balancing_of("expression", Some("capacity")))
+        );
+        assert!(!round_robin.is_same(&balancing_of("random", None)));
     }
 }

@@ -6,9 +6,14 @@ use plimsoll_admin::{Lease, LeaseError, LeaseHolder, LeaseRequest};
 use plimsoll_proxy as proxy;
 
 /// Returns the request for the data plane.
-pub(super) fn lease_request(wish: &LeaseRequest) -> proxy::LeaseRequest {
-    let span = wish.lease_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    proxy::LeaseRequest { key: wish.key.clone(), span, exclude: wish.exclude.clone(), from: wish.from }
+pub(super) fn lease_request(request: &LeaseRequest) -> proxy::LeaseRequest {
+    let span = request.lease_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    proxy::LeaseRequest {
+        key: request.key.clone(),
+        span,
+        exclude: request.exclude.clone(),
+        from: request.from,
+    }
 }
 
 /// Returns the answer for the client.
@@ -34,20 +39,20 @@ pub(super) fn lease_holder(lessee: proxy::LeaseHolder) -> LeaseHolder {
 }
 
 /// Returns the reason for no lease.
-pub(super) fn refusal(why: proxy::LeaseError) -> LeaseError {
-    match why {
-        proxy::LeaseError::Unknown(why) => LeaseError::Unknown(why),
-        proxy::LeaseError::NoMember(why) => LeaseError::NoMember(why),
-        proxy::LeaseError::Refused(why) => LeaseError::LimitReached(why),
+pub(super) fn refusal(error: proxy::LeaseError) -> LeaseError {
+    match error {
+        proxy::LeaseError::Unknown(reason) => LeaseError::Unknown(reason),
+        proxy::LeaseError::NoMember(reason) => LeaseError::NoMember(reason),
+        proxy::LeaseError::Refused(reason) => LeaseError::LimitReached(reason),
     }
 }
 
 /// Returns the reason as a line.
-pub(super) fn refusal_line(why: proxy::LeaseError) -> String {
-    match why {
-        proxy::LeaseError::Unknown(why)
-        | proxy::LeaseError::NoMember(why)
-        | proxy::LeaseError::Refused(why) => why,
+pub(super) fn refusal_line(error: proxy::LeaseError) -> String {
+    match error {
+        proxy::LeaseError::Unknown(reason)
+        | proxy::LeaseError::NoMember(reason)
+        | proxy::LeaseError::Refused(reason) => reason,
     }
 }
 

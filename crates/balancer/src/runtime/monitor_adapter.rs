@@ -18,8 +18,8 @@ impl cluster::Balancer for MonitorAdapter {
         counters.collect()
     }
 
-    fn set_load(&self, group: &str, member: &str, value: f64, age: Duration, of_host: bool) {
-        self.0.record_load(group, member, value, age, of_host);
+    fn set_load(&self, group: &str, member: &str, value: f64, age: Duration, is_host_value: bool) {
+        self.0.record_load(group, member, value, age, is_host_value);
     }
 
     fn forget_loads(&self, group: &str) {
@@ -27,16 +27,16 @@ impl cluster::Balancer for MonitorAdapter {
     }
 
     fn set_usage(&self, group: &str, member: &str, usage: cluster::MemberUsage, age: Duration) {
-        let cluster::MemberUsage { rps, utilization, eps } = usage;
-        self.0.record_usage(group, member, MemberRates { rps, utilization, eps }, age);
+        let cluster::MemberUsage { rps, utilization, eps: errors_per_second } = usage;
+        self.0.record_usage(group, member, MemberRates { rps, utilization, eps: errors_per_second }, age);
     }
 
-    fn set_cpu_utilization(&self, group: &str, member: &str, sensed: cluster::CpuUtilization, age: Duration) {
-        let cluster::CpuUtilization { utilization: share, processors, covers_host: whole } = sensed;
+    fn set_cpu_utilization(&self, group: &str, member: &str, cpu: cluster::CpuUtilization, age: Duration) {
+        let cluster::CpuUtilization { utilization: cpu_share, processors, covers_host } = cpu;
         self.0.record_processor_load(
             group,
             member,
-            CpuUtilization { share, processors: Some(processors), whole_host: whole },
+            CpuUtilization { share: cpu_share, processors: Some(processors), whole_host: covers_host },
             age,
         );
     }
@@ -49,7 +49,7 @@ impl cluster::Balancer for MonitorAdapter {
         self.0.record_report_flood(group, member);
     }
 
-    fn note_missing_reports(&self, group: &str, member: &str, why: &str) {
-        self.0.record_missing_reports(group, member, why);
+    fn note_missing_reports(&self, group: &str, member: &str, reason: &str) {
+        self.0.record_missing_reports(group, member, reason);
     }
 }

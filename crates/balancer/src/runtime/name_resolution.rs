@@ -47,7 +47,7 @@ type NameTable = BTreeMap<(String, String), ResolvedMember>;
 struct ResolvedMember {
     host: MemberAddress,
     /// Whether its group has health checks.
-    checked: bool,
+    has_health_checks: bool,
     /// The addresses; `None` before the name was found for the first time.
     addresses: Option<Arc<proxy::MemberAddresses>>,
     /// The address in force.
@@ -59,10 +59,10 @@ struct ResolvedMember {
 }
 
 impl ResolvedMember {
-    fn new(one: &NamedMember, now: Instant) -> Self {
+    fn new(member: &NamedMember, now: Instant) -> Self {
         Self {
-            host: one.address.clone(),
-            checked: one.checked,
+            host: member.address.clone(),
+            has_health_checks: member.has_health_checks,
             addresses: None,
             address: proxy::NO_ADDRESS,
             is_verified: false,
@@ -72,85 +72,95 @@ impl ResolvedMember {
     }
 
     /// Takes the result of a look-up; returns its event.
-    fn record_lookup(&mut self, found: LookupResult, now: Instant) -> Option<(EventKind, String)> {
+    fn record_lookup(&mut self, result: LookupResult, now: Instant) -> Option<(EventKind, String)> {
         let host = self.host.host.clone();
-        let named = match found {
-            Ok(named) => named,
-            Err(why) => {
+        let looked_up = match result {
+            Ok(looked_up) => looked_up,
+            Err(error) => {
                 self.failures = self.failures.saturating_add(1);
                 self.next_lookup =
                     now + (RETRY_DELAY * (1 << (self.failures - 1).min(8))).min(LOOKUP_INTERVAL);
-                let then = match self.addresses {
+                let consequence = match self.addresses {
                     Some(_) => format!("it stays at {}", self.address),
                     None => "it is down until the name has an address".to_owned(),
                 };
-                let why = format!("cannot look up `{host}`: {why}; {then}");
-                return (self.failures == 1).then_some((EventKind::DiscoveryFailed, why));
+                let reason = format!("cannot look up `{host}`: {error}; {consequence}");
+                return (self.failures == 1).then_some((EventKind::DiscoveryFailed, reason));
             }
         };
         self.next_lookup = now + LOOKUP_INTERVAL;
-        let failed = std::mem::take(&mut self.failures) > 0;
-        let before = self.address;
-        let works = self.addresses.as_ref().map(|addresses| addresses.best());
+        let had_failed = std::mem::take(&mut self.failures) > 0;
+        let previous_address = self.address;
+        let current_address = self.addresses.as_ref().map(|addresses| addresses.best());
         // An address that works stays until another one has passed its check.
-        let stays = works.filter(|works| named.contains(works) || self.checked);
-        let after = proxy::MemberAddresses::new(&named, stays).map(Arc::new);
-        if after != self.addresses {
-            self.addresses = after;
+        let kept_address = current_address
+            .filter(|current_address| looked_up.contains(current_address) || self.has_health_checks);
+        let new_addresses = proxy::MemberAddresses::new(&looked_up, kept_address).map(Arc::new);
+        if new_addresses != self.addresses {
+            self.addresses = new_addresses;
         }
         self.switch_address();
-        let at = self.address;
-        if failed {
+        let best_address = self.address;
+        if had_failed {
             return Some((
                 EventKind::DiscoveryRecovered,
-                format!("`{host}` is looked up again: it is at {at}"),
+                format!("`{host}` is looked up again: it is at {best_address}"),
             ));
         }
-        let moved = before != at && before != proxy::NO_ADDRESS;
-        moved.then(|| (EventKind::MembersDiscovered, format!("`{host}` is at {at} now, and was at {before}")))
+        let has_moved = previous_address != best_address && previous_address != proxy::NO_ADDRESS;
+        has_moved.then(|| {
+            (
+                EventKind::MembersDiscovered,
+                format!("`{host}` is at {best_address} now, and was at {previous_address}"),
+            )
+        })
     }
 
     /// Switches to the address that works; returns `true` if it differs from that in force.
     fn switch_address(&mut self) -> bool {
-        let Some(works) = self.addresses.as_ref().map(|addresses| addresses.best()) else { return false };
-        if works == self.address {
+        let Some(current_address) = self.addresses.as_ref().map(|addresses| addresses.best()) else {
+            return false;
+        };
+        if current_address == self.address {
             return false;
         }
         // It is the first of all, or one that was connected to or checked.
         self.is_verified = self.address != proxy::NO_ADDRESS;
-        self.address = works;
+        self.address = current_address;
         true
     }
 }
 
 /// Looks names up at once, each by the system's resolver, and takes the results within [`LOOKUP_TIMEOUT`].
 fn look_up(hosts: Vec<MemberAddress>) -> BTreeMap<MemberAddress, LookupResult> {
-    let late = || Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs()));
-    let mut found: BTreeMap<MemberAddress, LookupResult> =
-        hosts.into_iter().map(|host| (host, late())).collect();
-    let left = Arc::new(Mutex::new(found.keys().cloned().collect::<Vec<_>>()));
-    let (tell, told) = channel();
-    for _ in 0..found.len().min(MAX_CONCURRENT) {
-        let (left, tell) = (Arc::clone(&left), tell.clone());
+    let timed_out = || Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs()));
+    let mut results: BTreeMap<MemberAddress, LookupResult> =
+        hosts.into_iter().map(|host| (host, timed_out())).collect();
+    let remaining_hosts = Arc::new(Mutex::new(results.keys().cloned().collect::<Vec<_>>()));
+    let (sender, receiver) = channel();
+    for _ in 0..results.len().min(MAX_CONCURRENT) {
+        let (remaining_hosts, sender) = (Arc::clone(&remaining_hosts), sender.clone());
         // A resolver that hangs blocks only its own thread.
-        let work = move || {
-            while let Some(host) = { lock(&left).pop() } {
-                let answer = look_up_all(&host).map_err(|error| error.to_string());
-                if tell.send((host, answer)).is_err() {
+        let worker = move || {
+            while let Some(host) = { lock(&remaining_hosts).pop() } {
+                let lookup_result = look_up_all(&host).map_err(|error| error.to_string());
+                if sender.send((host, lookup_result)).is_err() {
                     return;
                 }
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("names".into()).spawn(work) {
+        if let Err(error) = std::thread::Builder::new().name("names".into()).spawn(worker) {
             tracing::warn!("no thread to look names up: {error}");
         }
     }
-    drop(tell);
-    let end = Instant::now() + LOOKUP_TIMEOUT;
-    while let Ok((host, answer)) = told.recv_timeout(end.saturating_duration_since(Instant::now())) {
-        found.insert(host, answer);
+    drop(sender);
+    let deadline = Instant::now() + LOOKUP_TIMEOUT;
+    while let Ok((host, lookup_result)) =
+        receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+    {
+        results.insert(host, lookup_result);
     }
-    found
+    results
 }
 
 impl ResolvedNames {
@@ -158,18 +168,20 @@ impl ResolvedNames {
     pub(crate) fn resolve_all(&self, members: &[NamedMember]) -> Vec<Event> {
         let now = Instant::now();
         {
-            let mut known = lock(&self.0);
-            let mut before = std::mem::take(&mut *known);
-            for one in members {
-                let key = (one.group.clone(), one.member.clone());
-                let fresh = || ResolvedMember::new(one, now);
-                let kept = before.remove(&key).filter(|kept| kept.host == one.address);
-                let named = kept.map_or_else(fresh, |kept| ResolvedMember {
-                    checked: one.checked,
-                    next_lookup: now,
-                    ..kept
-                });
-                known.insert(key, named);
+            let mut resolved = lock(&self.0);
+            let mut previous = std::mem::take(&mut *resolved);
+            for member in members {
+                let key = (member.group.clone(), member.member.clone());
+                let new_member = || ResolvedMember::new(member, now);
+                let previous_member =
+                    previous.remove(&key).filter(|previous_member| previous_member.host == member.address);
+                let resolved_member =
+                    previous_member.map_or_else(new_member, |previous_member| ResolvedMember {
+                        has_health_checks: member.has_health_checks,
+                        next_lookup: now,
+                        ..previous_member
+                    });
+                resolved.insert(key, resolved_member);
             }
         }
         self.look_up_due(now)
@@ -177,39 +189,42 @@ impl ResolvedNames {
 
     /// Looks up the names that are due; returns the events.
     fn look_up_due(&self, now: Instant) -> Vec<Event> {
-        let due = |named: &&ResolvedMember| named.next_lookup <= now;
-        let mut hosts: Vec<MemberAddress> =
-            lock(&self.0).values().filter(due).map(|named| named.host.clone()).collect();
+        let is_due = |candidate: &&ResolvedMember| candidate.next_lookup <= now;
+        let mut hosts: Vec<MemberAddress> = lock(&self.0)
+            .values()
+            .filter(is_due)
+            .map(|resolved_member| resolved_member.host.clone())
+            .collect();
         hosts.sort_unstable();
         hosts.dedup();
         if hosts.is_empty() {
             return Vec::new();
         }
-        let found = look_up(hosts);
+        let results = look_up(hosts);
         let mut events = Vec::new();
-        for ((group, member), named) in lock(&self.0).iter_mut() {
-            let Some(found) = found.get(&named.host) else { continue };
-            let told = named.record_lookup(found.clone(), Instant::now());
-            let event = |(kind, why): (EventKind, String)| {
+        for ((group, member), resolved_member) in lock(&self.0).iter_mut() {
+            let Some(result) = results.get(&resolved_member.host) else { continue };
+            let change = resolved_member.record_lookup(result.clone(), Instant::now());
+            let event = |(kind, reason): (EventKind, String)| {
                 if kind == EventKind::DiscoveryFailed {
-                    tracing::warn!("group {group}: member {member}: {why}");
+                    tracing::warn!("group {group}: member {member}: {reason}");
                 }
                 let (group, member) = (group.as_str().into(), Some(member.as_str().into()));
-                Event { kind, group, member, why, inputs: Vec::new() }
+                Event { kind, group, member, why: reason, inputs: Vec::new() }
             };
-            events.extend(told.map(event));
+            events.extend(change.map(event));
         }
         events
     }
 
     /// Returns `true` if a name is due.
     fn is_due(&self, now: Instant) -> bool {
-        lock(&self.0).values().any(|named| named.next_lookup <= now)
+        lock(&self.0).values().any(|resolved_member| resolved_member.next_lookup <= now)
     }
 
     /// Switches to the addresses that work.
     fn switch_addresses(&self) {
-        lock(&self.0).values_mut().for_each(|named| _ = named.switch_address());
+        lock(&self.0).values_mut().for_each(|resolved_member| _ = resolved_member.switch_address());
     }
 
     /// Returns the address of a member until [`apply_addresses`](Self::apply_addresses) sets it: the written
@@ -220,30 +235,32 @@ impl ResolvedNames {
 
     /// Puts the addresses in force into settings; returns `true` if they have changed.
     pub(crate) fn apply_addresses(&self, settings: &mut proxy::Settings) -> bool {
-        let known = lock(&self.0);
-        let mut changed = false;
+        let resolved = lock(&self.0);
+        let mut addresses_changed = false;
         for group in &mut settings.groups {
-            let other =
-                known.iter().filter(|((of, _), _)| *of == *group.spec.name).any(|((_, name), named)| {
+            let has_changes = resolved
+                .iter()
+                .filter(|((group_name, _), _)| *group_name == *group.spec.name)
+                .any(|((_, name), resolved_member)| {
                     let member = group.spec.members.iter().find(|member| *member.name == **name);
-                    member.is_some_and(|member| !named.is_in(group, member))
+                    member.is_some_and(|member| !resolved_member.is_in(group, member))
                 });
-            if !other {
+            if !has_changes {
                 continue;
             }
-            changed = true;
+            addresses_changed = true;
             let group = Arc::make_mut(group);
             for member in &mut group.spec.members {
                 let key = (group.spec.name.to_string(), member.name.to_string());
-                let Some(named) = known.get(&key) else { continue };
-                (member.address, member.checked) = (named.address, named.is_verified);
-                match named.all_addresses() {
+                let Some(resolved_member) = resolved.get(&key) else { continue };
+                (member.address, member.checked) = (resolved_member.address, resolved_member.is_verified);
+                match resolved_member.all_addresses() {
                     Some(addresses) => drop(group.addresses.insert(Arc::clone(&member.name), addresses)),
                     None => drop(group.addresses.remove(&member.name)),
                 }
             }
         }
-        changed
+        addresses_changed
     }
 }
 
@@ -265,38 +282,41 @@ impl ResolvedMember {
 impl BalancerRuntime {
     /// Puts the present addresses of the names in force.
     fn apply_names(&self, events: Vec<Event>) {
-        let one = lock(&self.reloading);
-        let mut base: FileConfig = lock(&self.file_config).clone();
-        if self.resolved_names.apply_addresses(&mut base.settings) {
-            base.follow_addresses();
-            let force = base.with_overlay(&lock(&self.overlay));
-            match self.engine.apply_discovered(force.settings.clone()) {
+        let reload_guard = lock(&self.reload_lock);
+        let mut file_config: FileConfig = lock(&self.file_config).clone();
+        if self.resolved_names.apply_addresses(&mut file_config.settings) {
+            file_config.follow_addresses();
+            let effective_config = file_config.with_overlay(&lock(&self.overlay));
+            match self.engine.apply_discovered(effective_config.settings.clone()) {
                 Ok(()) => {
-                    self.cluster.update(force.watched.clone());
-                    *lock(&self.effective_config) = Arc::new(force);
-                    *lock(&self.file_config) = base;
+                    self.cluster.update(effective_config.cluster_groups.clone());
+                    *lock(&self.effective_config) = Arc::new(effective_config);
+                    *lock(&self.file_config) = file_config;
                 }
                 Err(error) => tracing::warn!("other addresses of members cannot be put in force: {error}"),
             }
         }
-        drop(one);
+        drop(reload_guard);
         events.into_iter().for_each(|event| self.engine.write_event(event));
     }
 }
 
 /// Looks names up again, and switches to the addresses that work, for ever.
-pub(crate) async fn run_lookups(running: Arc<BalancerRuntime>) {
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+pub(crate) async fn run_lookups(runtime: Arc<BalancerRuntime>) {
+    let mut ticker = interval(TICK);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
-        let own = Arc::clone(&running);
+        ticker.tick().await;
+        let runtime_handle = Arc::clone(&runtime);
         let step = move || {
             let now = Instant::now();
-            let events =
-                if own.resolved_names.is_due(now) { own.resolved_names.look_up_due(now) } else { Vec::new() };
-            own.resolved_names.switch_addresses();
-            own.apply_names(events);
+            let events = if runtime_handle.resolved_names.is_due(now) {
+                runtime_handle.resolved_names.look_up_due(now)
+            } else {
+                Vec::new()
+            };
+            runtime_handle.resolved_names.switch_addresses();
+            runtime_handle.apply_names(events);
         };
         // The task waits for resolvers and for a lock.
         drop(spawn_blocking(step).await);
@@ -322,58 +342,66 @@ pub(crate) fn settings(
 mod tests {
     use super::*;
 
-    fn named(checked: bool) -> ResolvedMember {
+    fn test_member(is_checked: bool) -> ResolvedMember {
         let address = "web.example:80".parse().unwrap();
-        let one = NamedMember { group: "web".into(), member: "web.example:80".into(), address, checked };
-        ResolvedMember::new(&one, Instant::now())
+        let named_member = NamedMember {
+            group: "web".into(),
+            member: "web.example:80".into(),
+            address,
+            has_health_checks: is_checked,
+        };
+        ResolvedMember::new(&named_member, Instant::now())
     }
 
-    fn at(last: u8) -> SocketAddr {
-        ([10, 0, 0, last], 80).into()
+    fn socket_address(octet: u8) -> SocketAddr {
+        ([10, 0, 0, octet], 80).into()
     }
 
     #[test]
     fn a_name_that_is_not_found_is_nowhere_and_looked_up_ever_later() {
-        let mut named = named(false);
+        let mut member = test_member(false);
         let now = Instant::now();
-        let told = named.record_lookup(Err("not known".into()), now).expect("the first failure");
-        assert_eq!(told.0, EventKind::DiscoveryFailed);
-        assert!(told.1.contains("cannot look up `web.example`: not known; it is down"), "{}", told.1);
-        assert_eq!((named.address, named.next_lookup), (proxy::NO_ADDRESS, now + RETRY_DELAY));
-        let waits: Vec<u64> = (0..7)
+        let change = member.record_lookup(Err("not known".into()), now).expect("the first failure");
+        assert_eq!(change.0, EventKind::DiscoveryFailed);
+        assert!(change.1.contains("cannot look up `web.example`: not known; it is down"), "{}", change.1);
+        assert_eq!((member.address, member.next_lookup), (proxy::NO_ADDRESS, now + RETRY_DELAY));
+        let delays: Vec<u64> = (0..7)
             .map(|_| {
-                assert_eq!(named.record_lookup(Err("not known".into()), now), None, "it is told once");
-                (named.next_lookup - now).as_secs()
+                assert_eq!(member.record_lookup(Err("not known".into()), now), None, "it is told once");
+                (member.next_lookup - now).as_secs()
             })
             .collect();
-        assert_eq!(waits, [2, 4, 8, 16, 30, 30, 30]);
-        assert_eq!(named.record_lookup(Ok(vec![at(1)]), now).unwrap().0, EventKind::DiscoveryRecovered);
-        assert_eq!((named.address, named.is_verified), (at(1), false));
+        assert_eq!(delays, [2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(
+            member.record_lookup(Ok(vec![socket_address(1)]), now).unwrap().0,
+            EventKind::DiscoveryRecovered
+        );
+        assert_eq!((member.address, member.is_verified), (socket_address(1), false));
         // The member stays at its address while the name cannot be looked up.
         assert!(
-            named.record_lookup(Err("no answer".into()), now).unwrap().1.contains("it stays at 10.0.0.1:80")
+            member.record_lookup(Err("no answer".into()), now).unwrap().1.contains("it stays at 10.0.0.1:80")
         );
-        assert_eq!(named.address, at(1));
+        assert_eq!(member.address, socket_address(1));
     }
 
     #[test]
     fn another_address_is_believed_at_once_only_where_nothing_is_checked() {
         let now = Instant::now();
-        let mut free = named(false);
-        free.record_lookup(Ok(vec![at(1)]), now);
-        let told = free.record_lookup(Ok(vec![at(2)]), now).unwrap();
-        assert_eq!((free.address, told.0), (at(2), EventKind::MembersDiscovered));
-        let mut checked = named(true);
-        checked.record_lookup(Ok(vec![at(1)]), now);
-        assert_eq!(checked.record_lookup(Ok(vec![at(2)]), now), None);
-        assert_eq!(checked.address, at(1));
-        let addresses = checked.all_addresses().expect("both are tried");
-        assert_eq!((addresses.resolved(), addresses.best()), (&[at(2)][..], at(1)));
+        let mut unchecked = test_member(false);
+        unchecked.record_lookup(Ok(vec![socket_address(1)]), now);
+        let change = unchecked.record_lookup(Ok(vec![socket_address(2)]), now).unwrap();
+        assert_eq!((unchecked.address, change.0), (socket_address(2), EventKind::MembersDiscovered));
+        let mut checked_member = test_member(true);
+        checked_member.record_lookup(Ok(vec![socket_address(1)]), now);
+        assert_eq!(checked_member.record_lookup(Ok(vec![socket_address(2)]), now), None);
+        assert_eq!(checked_member.address, socket_address(1));
+        let addresses = checked_member.all_addresses().expect("both are tried");
+        assert_eq!((addresses.resolved(), addresses.best()), (&[socket_address(2)][..], socket_address(1)));
         // The same answer is no other list: the results of the data plane stay known.
-        checked.record_lookup(Ok(vec![at(2)]), now);
-        assert!(Arc::ptr_eq(&addresses, &checked.all_addresses().unwrap()));
+        checked_member.record_lookup(Ok(vec![socket_address(2)]), now);
+        assert!(Arc::ptr_eq(&addresses, &checked_member.all_addresses().unwrap()));
         // An address that is still there stays, whichever is the first.
-        free.record_lookup(Ok(vec![at(3), at(2)]), now);
-        assert_eq!(free.address, at(2));
+        unchecked.record_lookup(Ok(vec![socket_address(3), socket_address(2)]), now);
+        assert_eq!(unchecked.address, socket_address(2));
     }
 }

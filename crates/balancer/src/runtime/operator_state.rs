@@ -65,7 +65,7 @@ impl OperatorAction {
     pub(super) fn key(&self) -> String {
         match self {
             Self::Strategy(group) => format!("set/{}/strategy", escape_name(group)),
-            Self::Scaler(group, knob) => format!("set/{}/scaler.{}", escape_name(group), knob.name()),
+            Self::Scaler(group, setting) => format!("set/{}/scaler.{}", escape_name(group), setting.name()),
             Self::BalancingOff(group) => format!("disable/balancing/{}", escape_name(group)),
             Self::Drained(group, member) => format!("drain/{}/{}", escape_name(group), escape_name(member)),
             Self::Disabled(group, member) => {
@@ -76,12 +76,13 @@ impl OperatorAction {
     }
 
     fn of(key: &str) -> Option<Self> {
-        let parts: Vec<&str> = key.split('/').collect();
-        Some(match parts[..] {
+        let segments: Vec<&str> = key.split('/').collect();
+        Some(match segments[..] {
             ["set", group, "strategy"] => Self::Strategy(unescape_name(group)?),
-            ["set", group, what] => {
-                Self::Scaler(unescape_name(group)?, ScalerSetting::named(what.strip_prefix("scaler.")?)?)
-            }
+            ["set", group, setting_name] => Self::Scaler(
+                unescape_name(group)?,
+                ScalerSetting::named(setting_name.strip_prefix("scaler.")?)?,
+            ),
             ["disable", "balancing", group] => Self::BalancingOff(unescape_name(group)?),
             ["drain", group, member] => Self::Drained(unescape_name(group)?, unescape_name(member)?),
             ["disable", "member", group, member] => {
@@ -108,12 +109,12 @@ pub(super) fn escape_name(name: &str) -> String {
 }
 
 /// Returns the name of a part of a key; `None` for a foreign one.
-pub(super) fn unescape_name(part: &str) -> Option<String> {
-    let mut pieces = part.split('%');
+pub(super) fn unescape_name(escaped: &str) -> Option<String> {
+    let mut pieces = escaped.split('%');
     let mut name = pieces.next()?.to_owned();
-    for piece in pieces {
-        let (code, rest) = piece.split_at_checked(2)?;
-        name.push(match code {
+    for escape in pieces {
+        let (escape_code, rest) = escape.split_at_checked(2)?;
+        name.push(match escape_code {
             "25" => '%',
             "2F" => '/',
             _ => return None,
@@ -124,29 +125,29 @@ pub(super) fn unescape_name(part: &str) -> Option<String> {
 }
 
 /// Returns the changes in a store.
-pub(crate) fn read_actions(view: &StoreSnapshot) -> OperatorActions {
+pub(crate) fn read_actions(snapshot: &StoreSnapshot) -> OperatorActions {
     let entry =
         |(key, entry): (&String, &StoreEntry)| Some((OperatorAction::of(key)?, Arc::clone(&entry.value)));
-    let mut deeds: OperatorActions = view.entries.iter().filter_map(entry).collect();
-    for (group, member) in registered::draining(view) {
-        deeds.entry(OperatorAction::Drained(group, member)).or_insert_with(|| "{}".into());
+    let mut actions: OperatorActions = snapshot.entries.iter().filter_map(entry).collect();
+    for (group, member) in registered::draining(snapshot) {
+        actions.entry(OperatorAction::Drained(group, member)).or_insert_with(|| "{}".into());
     }
-    deeds
+    actions
 }
 
 /// Returns a value with the time, for a reader of the store.
-pub(super) fn with_timestamp(mut said: Value) -> String {
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    said["at_unix_ms"] = u64::try_from(unix.as_millis()).unwrap_or(u64::MAX).into();
-    said.to_string()
+pub(super) fn with_timestamp(mut fields: Value) -> String {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    fields["at_unix_ms"] = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX).into();
+    fields.to_string()
 }
 
 /// Parses a strategy as an operator writes it.
-fn balancing(written: &str) -> Result<GroupBalancing, String> {
-    let wanted = config::parse_strategy(written)?;
-    let (strategy, knobs) = wanted.find().ok_or_else(|| format!("{written} is not a strategy"))?;
-    let weight = wanted.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok());
-    Ok(GroupBalancing { strategy, params: knobs, weight })
+fn balancing(strategy_text: &str) -> Result<GroupBalancing, String> {
+    let parsed = config::parse_strategy(strategy_text)?;
+    let (strategy, params) = parsed.find().ok_or_else(|| format!("{strategy_text} is not a strategy"))?;
+    let weight = parsed.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok());
+    Ok(GroupBalancing { strategy, params, weight })
 }
 
 impl BalancerRuntime {
@@ -158,50 +159,52 @@ impl BalancerRuntime {
     /// Locks operators' changes for a new one: not while another process takes over, or once it has. A
     /// process that collects the state waits until the lock is released.
     pub(super) fn lock_actions(&self) -> Result<MutexGuard<'_, OperatorActions>, String> {
-        let kept = lock(&self.operator_actions);
+        let actions = lock(&self.operator_actions);
         self.check_in_charge()?;
-        Ok(kept)
+        Ok(actions)
     }
 
     /// Puts the changes of the store in force that are not yet.
-    pub(crate) fn reapply_actions(&self, again: Reapply) {
-        self.sync_actions(&mut lock(&self.operator_actions), again);
+    pub(crate) fn reapply_actions(&self, reapply: Reapply) {
+        self.sync_actions(&mut lock(&self.operator_actions), reapply);
     }
 
     /// Puts them in force with the lock of the changes.
-    pub(super) fn sync_actions(&self, kept: &mut OperatorActions, again: Reapply) {
-        let wanted = read_actions(&self.store.snapshot());
-        let gone: Vec<OperatorAction> =
-            kept.keys().filter(|deed| !wanted.contains_key(deed)).cloned().collect();
-        for deed in gone {
-            if let Err(why) = self.revert_action(&deed) {
-                tracing::debug!("{}: {why}", deed.key());
+    pub(super) fn sync_actions(&self, actions: &mut OperatorActions, reapply: Reapply) {
+        let stored_actions = read_actions(&self.store.snapshot());
+        let removed_actions: Vec<OperatorAction> =
+            actions.keys().filter(|action| !stored_actions.contains_key(action)).cloned().collect();
+        for action in removed_actions {
+            if let Err(error) = self.revert_action(&action) {
+                tracing::debug!("{}: {error}", action.key());
             }
         }
-        for (deed, said) in &wanted {
-            let once_more = match again {
+        for (action, value_text) in &stored_actions {
+            let must_reapply = match reapply {
                 Reapply::Nothing => false,
-                Reapply::Members => deed.is_member_action(),
+                Reapply::Members => action.is_member_action(),
                 Reapply::All => true,
             };
             // The change may be of a member or a listener elsewhere.
-            if (once_more || kept.get(deed) != Some(said))
-                && let Err(why) = self.apply_action(deed, said)
+            if (must_reapply || actions.get(action) != Some(value_text))
+                && let Err(error) = self.apply_action(action, value_text)
             {
-                tracing::debug!("{}: {why}", deed.key());
+                tracing::debug!("{}: {error}", action.key());
             }
         }
-        *kept = wanted;
+        *actions = stored_actions;
     }
 
-    fn apply_action(&self, deed: &OperatorAction, said: &str) -> Result<(), String> {
-        match deed {
+    fn apply_action(&self, action: &OperatorAction, value_text: &str) -> Result<(), String> {
+        match action {
             OperatorAction::Strategy(group) => {
-                let said: Value = serde_json::from_str(said).map_err(|why| why.to_string())?;
-                let written = said["strategy"].as_str().ok_or("it names no strategy")?;
-                self.override_balancing(group, &balancing(written)?, written).map(drop)
+                let value: Value = serde_json::from_str(value_text).map_err(|error| error.to_string())?;
+                let strategy_text = value["strategy"].as_str().ok_or("it names no strategy")?;
+                self.override_balancing(group, &balancing(strategy_text)?, strategy_text).map(drop)
             }
-            OperatorAction::Scaler(group, knob) => self.apply_scaler_setting(group, *knob, Some(said)),
+            OperatorAction::Scaler(group, setting) => {
+                self.apply_scaler_setting(group, *setting, Some(value_text))
+            }
             OperatorAction::BalancingOff(group) => self.set_balancing(group, false).map(drop),
             OperatorAction::Drained(group, member) => self.engine.drain(Some(group), member),
             OperatorAction::Disabled(group, member) => self.engine.disable(Some(group), member),
@@ -209,14 +212,14 @@ impl BalancerRuntime {
         }
     }
 
-    fn revert_action(&self, deed: &OperatorAction) -> Result<(), String> {
-        match deed {
+    fn revert_action(&self, action: &OperatorAction) -> Result<(), String> {
+        match action {
             OperatorAction::Strategy(group) => {
-                let Some(own) = lock(&self.file_balancing).remove(group) else { return Ok(()) };
-                let _one = lock(&self.reloading);
-                self.apply_balancing(group, &own, own.strategy.name).map(drop)
+                let Some(balancing) = lock(&self.file_balancing).remove(group) else { return Ok(()) };
+                let _reload_guard = lock(&self.reload_lock);
+                self.apply_balancing(group, &balancing, balancing.strategy.name).map(drop)
             }
-            OperatorAction::Scaler(group, knob) => self.apply_scaler_setting(group, *knob, None),
+            OperatorAction::Scaler(group, setting) => self.apply_scaler_setting(group, *setting, None),
             OperatorAction::BalancingOff(group) => self.set_balancing(group, true).map(drop),
             OperatorAction::Drained(group, member) => self.engine.undrain(Some(group), member),
             OperatorAction::Disabled(group, member) => self.engine.enable(Some(group), member),
@@ -226,25 +229,25 @@ impl BalancerRuntime {
 
     /// Writes a change, based on the known view.
     pub(super) fn commit(&self, change: StoreChange) -> Result<(), String> {
-        let seen = self.store.snapshot();
-        self.store.commit(&change.if_unchanged_since(&seen)).map_err(|why| why.to_string())
+        let snapshot = self.store.snapshot();
+        self.store.commit(&change.if_unchanged_since(&snapshot)).map_err(|error| error.to_string())
     }
 
-    fn store_action(&self, kept: &mut OperatorActions, deed: OperatorAction) -> Result<(), String> {
+    fn store_action(&self, actions: &mut OperatorActions, action: OperatorAction) -> Result<(), String> {
         // The member's own drain is known, and differs from an operator's.
-        if kept.contains_key(&deed) && self.store.snapshot().entries.contains_key(&deed.key()) {
+        if actions.contains_key(&action) && self.store.snapshot().entries.contains_key(&action.key()) {
             return Ok(());
         }
-        let said = with_timestamp(json!({}));
-        self.commit(StoreChange::put(deed.key(), said.as_str()))?;
-        kept.insert(deed, said.into());
+        let value_text = with_timestamp(json!({}));
+        self.commit(StoreChange::put(action.key(), value_text.as_str()))?;
+        actions.insert(action, value_text.into());
         Ok(())
     }
 
-    fn remove_action(&self, kept: &mut OperatorActions, deed: &OperatorAction) -> Result<(), String> {
-        if kept.contains_key(deed) {
-            self.commit(StoreChange::delete(deed.key()))?;
-            kept.remove(deed);
+    fn remove_action(&self, actions: &mut OperatorActions, action: &OperatorAction) -> Result<(), String> {
+        if actions.contains_key(action) {
+            self.commit(StoreChange::delete(action.key()))?;
+            actions.remove(action);
         }
         Ok(())
     }
@@ -254,146 +257,157 @@ impl BalancerRuntime {
         &self,
         group: Option<&str>,
         member: &str,
-        deed: fn(String, String) -> OperatorAction,
-        on: bool,
+        to_action: fn(String, String) -> OperatorAction,
+        enabled: bool,
     ) -> Result<(), String> {
-        let mut kept = self.lock_actions()?;
-        let found = match self.engine.group_of(group, member) {
-            Ok(found) => found.to_string(),
-            Err(why) => {
+        let mut actions = self.lock_actions()?;
+        let owning_group = match self.engine.group_of(group, member) {
+            Ok(owning_group) => owning_group.to_string(),
+            Err(error) => {
                 // A missing member may have a change all the same, for its return.
-                let same = |known: &OperatorAction| match known {
-                    OperatorAction::Drained(of, name) | OperatorAction::Disabled(of, name) => {
-                        let of_it = *known == deed(of.clone(), name.clone());
-                        of_it && name == member && group.is_none_or(|group| group == of)
+                let is_same_member = |stored_action: &OperatorAction| match stored_action {
+                    OperatorAction::Drained(group_name, name)
+                    | OperatorAction::Disabled(group_name, name) => {
+                        let is_action = *stored_action == to_action(group_name.clone(), name.clone());
+                        is_action && name == member && group.is_none_or(|group| group == group_name)
                     }
                     _ => false,
                 };
-                let absent: Vec<OperatorAction> = kept.keys().filter(|known| same(known)).cloned().collect();
-                if on || absent.is_empty() {
+                let missing_actions: Vec<OperatorAction> =
+                    actions.keys().filter(|stored_action| is_same_member(stored_action)).cloned().collect();
+                if enabled || missing_actions.is_empty() {
                     let status = self.engine.status();
-                    let all = status.groups.iter().flat_map(|group| &group.members);
-                    let names: BTreeSet<&str> = all.map(|member| member.name.as_str()).collect();
+                    let known_members = status.groups.iter().flat_map(|group| &group.members);
+                    let names: BTreeSet<&str> = known_members.map(|member| member.name.as_str()).collect();
                     // The message of a named group has its members already.
                     return Err(if group.is_none() {
-                        unknown_member_message(why, member, &names)
+                        unknown_member_message(error, member, &names)
                     } else {
-                        why
+                        error
                     });
                 }
-                return absent.iter().try_for_each(|deed| self.remove_action(&mut kept, deed));
+                return missing_actions
+                    .iter()
+                    .try_for_each(|action| self.remove_action(&mut actions, action));
             }
         };
-        let deed = deed(found, member.to_owned());
-        if on {
-            self.store_action(&mut kept, deed.clone())?;
-            self.apply_action(&deed, "{}")
+        let action = to_action(owning_group, member.to_owned());
+        if enabled {
+            self.store_action(&mut actions, action.clone())?;
+            self.apply_action(&action, "{}")
         } else {
-            self.remove_action(&mut kept, &deed)?;
-            self.revert_action(&deed)
+            self.remove_action(&mut actions, &action)?;
+            self.revert_action(&action)
         }
     }
 
     /// Closes a listener for an operator, or opens it.
-    pub(super) fn set_listener_closed(&self, listener: &str, on: bool) -> Result<bool, String> {
-        let mut kept = self.lock_actions()?;
-        let named = self.engine.listener(listener)?;
-        let deed = OperatorAction::Closed(named);
-        if on {
+    pub(super) fn set_listener_closed(&self, listener: &str, enabled: bool) -> Result<bool, String> {
+        let mut actions = self.lock_actions()?;
+        let address = self.engine.listener(listener)?;
+        let action = OperatorAction::Closed(address);
+        if enabled {
             // Its address may not be available again: then nothing has changed.
-            let news = self.open_listener(listener)?;
-            if let Err(why) = self.remove_action(&mut kept, &deed) {
-                if news {
+            let changed = self.open_listener(listener)?;
+            if let Err(cause) = self.remove_action(&mut actions, &action) {
+                if changed {
                     // It stays closed for others and for the next process: an error here does not change
                     // that.
                     let _ = self.close_listener(listener);
                 }
-                return Err(why);
+                return Err(cause);
             }
-            return Ok(news);
+            return Ok(changed);
         }
-        self.store_action(&mut kept, deed)?;
+        self.store_action(&mut actions, action)?;
         self.close_listener(listener)
     }
 
     /// Switches the balancing of a group off for an operator, or on.
-    pub(super) fn switch_balancing(&self, group: &str, on: bool) -> Result<Vec<String>, String> {
-        let mut kept = self.lock_actions()?;
+    pub(super) fn switch_balancing(&self, group: &str, enabled: bool) -> Result<Vec<String>, String> {
+        let mut actions = self.lock_actions()?;
         self.configured_balancing(group)?;
-        let deed = OperatorAction::BalancingOff(group.to_owned());
-        if on {
-            self.remove_action(&mut kept, &deed)?;
+        let action = OperatorAction::BalancingOff(group.to_owned());
+        if enabled {
+            self.remove_action(&mut actions, &action)?;
         } else {
-            self.store_action(&mut kept, deed)?;
+            self.store_action(&mut actions, action)?;
         }
-        self.set_balancing(group, on)
+        self.set_balancing(group, enabled)
     }
 
     /// Sets another strategy of a group for an operator, until the next reload.
-    pub(super) fn set_strategy(&self, group: &str, written: &str) -> Result<Vec<String>, String> {
-        let written = written.trim();
-        let by = balancing(written)?;
-        let mut kept = self.lock_actions()?;
+    pub(super) fn set_strategy(&self, group: &str, strategy_text: &str) -> Result<Vec<String>, String> {
+        let strategy_text = strategy_text.trim();
+        let new_balancing = balancing(strategy_text)?;
+        let mut actions = self.lock_actions()?;
         self.configured_balancing(group)?;
-        let (deed, off) =
+        let (action, balancing_off) =
             (OperatorAction::Strategy(group.to_owned()), OperatorAction::BalancingOff(group.to_owned()));
-        let said = with_timestamp(json!({"strategy": written}));
-        let mut change = StoreChange::put(deed.key(), said.as_str());
-        if kept.contains_key(&off) {
-            change = change.and_delete(off.key());
+        let value_text = with_timestamp(json!({"strategy": strategy_text}));
+        let mut change = StoreChange::put(action.key(), value_text.as_str());
+        if actions.contains_key(&balancing_off) {
+            change = change.and_delete(balancing_off.key());
         }
         self.commit(change)?;
-        kept.remove(&off);
-        kept.insert(deed, said.into());
-        let before = self.override_balancing(group, &by, written)?;
-        Ok(vec![format!("~ group {group}: strategy {before} -> {written}")])
+        actions.remove(&balancing_off);
+        actions.insert(action, value_text.into());
+        let previous = self.override_balancing(group, &new_balancing, strategy_text)?;
+        Ok(vec![format!("~ group {group}: strategy {previous} -> {strategy_text}")])
     }
 
     /// Sets another balancing of a group than the file's; returns the former one, for people.
-    fn override_balancing(&self, group: &str, by: &GroupBalancing, written: &str) -> Result<String, String> {
+    fn override_balancing(
+        &self,
+        group: &str,
+        balancing: &GroupBalancing,
+        strategy_text: &str,
+    ) -> Result<String, String> {
         // The lock keeps this from running between the two halves of a reload.
-        let _one = lock(&self.reloading);
-        let own = self.configured_balancing(group)?;
-        lock(&self.file_balancing).entry(group.to_owned()).or_insert(own);
-        let before = self.apply_balancing(group, by, written)?;
-        lock(&self.unbalanced).remove(group);
-        Ok(before)
+        let _reload_guard = lock(&self.reload_lock);
+        let current = self.configured_balancing(group)?;
+        lock(&self.file_balancing).entry(group.to_owned()).or_insert(current);
+        let previous = self.apply_balancing(group, balancing, strategy_text)?;
+        lock(&self.disabled_balancing).remove(group);
+        Ok(previous)
     }
 
     /// Returns the balancing of a group, also if it is switched off.
     fn configured_balancing(&self, group: &str) -> Result<GroupBalancing, String> {
-        if let Some(kept) = lock(&self.unbalanced).get(group) {
-            return Ok(kept.clone());
+        if let Some(saved) = lock(&self.disabled_balancing).get(group) {
+            return Ok(saved.clone());
         }
         self.current_balancing(group).ok_or_else(|| {
-            let force = self.effective_config();
-            let names: Vec<&str> = force.settings.groups.iter().map(|one| &*one.spec.name).collect();
+            let effective_config = self.effective_config();
+            let names: Vec<&str> =
+                effective_config.settings.groups.iter().map(|settings| &*settings.spec.name).collect();
             format!("no group {group}; there are: {}", names.join(", "))
         })
     }
 
     /// Removes the settings that end with a reload, at all balancers. A setting that cannot be removed stays
     /// in force; then this returns a line about it.
-    pub(super) fn forget_settings(&self, kept: &mut OperatorActions) -> Option<String> {
-        let over: Vec<OperatorAction> = kept.keys().filter(|deed| deed.ends_at_reload()).cloned().collect();
-        if over.is_empty() {
+    pub(super) fn forget_settings(&self, actions: &mut OperatorActions) -> Option<String> {
+        let ended_actions: Vec<OperatorAction> =
+            actions.keys().filter(|action| action.ends_at_reload()).cloned().collect();
+        if ended_actions.is_empty() {
             return None;
         }
-        for part in over.chunks(MAX_BATCH) {
+        for batch in ended_actions.chunks(MAX_BATCH) {
             let change = StoreChange {
-                deletes: part.iter().map(OperatorAction::key).collect(),
+                deletes: batch.iter().map(OperatorAction::key).collect(),
                 ..StoreChange::default()
             };
-            if let Err(why) = self.commit(change) {
-                return Some(format!("! what operators set stays: {why}"));
+            if let Err(error) = self.commit(change) {
+                return Some(format!("! what operators set stays: {error}"));
             }
-            for deed in part {
-                kept.remove(deed);
+            for action in batch {
+                actions.remove(action);
                 // The file has undone the rest.
-                if let OperatorAction::Scaler(group, knob) = deed
-                    && let Err(why) = self.apply_scaler_setting(group, *knob, None)
+                if let OperatorAction::Scaler(group, setting) = action
+                    && let Err(error) = self.apply_scaler_setting(group, *setting, None)
                 {
-                    tracing::debug!("{}: {why}", deed.key());
+                    tracing::debug!("{}: {error}", action.key());
                 }
             }
         }
@@ -402,17 +416,17 @@ impl BalancerRuntime {
 }
 
 /// Returns the reason why a member is unknown, with the known ones.
-fn unknown_member_message(why: String, member: &str, names: &BTreeSet<&str>) -> String {
+fn unknown_member_message(reason: String, member: &str, names: &BTreeSet<&str>) -> String {
     const SHOWN: usize = 20;
     if names.is_empty() || names.contains(member) {
-        return why;
+        return reason;
     }
-    let shown: Vec<&str> = names.iter().copied().take(SHOWN).collect();
-    let more = match names.len() - shown.len() {
+    let shown_names: Vec<&str> = names.iter().copied().take(SHOWN).collect();
+    let suffix = match names.len() - shown_names.len() {
         0 => String::new(),
-        more => format!(" and {more} more"),
+        count => format!(" and {count} more"),
     };
-    format!("{why}; there are: {}{more}", shown.join(", "))
+    format!("{reason}; there are: {}{suffix}", shown_names.join(", "))
 }
 
 #[cfg(test)]
@@ -421,22 +435,26 @@ mod tests {
 
     #[test]
     fn members_that_there_are_are_named() {
-        let said = |member: &str, names: &[&str]| {
+        let message_for = |member: &str, names: &[&str]| {
             unknown_member_message("no".into(), member, &names.iter().copied().collect())
         };
-        assert_eq!(said("c:1", &["b:1", "a:1", "b:1"]), "no; there are: a:1, b:1");
-        assert_eq!(said("c:1", &[]), "no");
+        assert_eq!(message_for("c:1", &["b:1", "a:1", "b:1"]), "no; there are: a:1, b:1");
+        assert_eq!(message_for("c:1", &[]), "no");
         // The member exists, and the reason is another one.
-        assert_eq!(said("a:1", &["a:1"]), "no");
-        let many: Vec<String> = (10..35).map(|port| format!("a:{port}")).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert!(said("c:1", &many).ends_with(", a:29 and 5 more"), "{}", said("c:1", &many));
+        assert_eq!(message_for("a:1", &["a:1"]), "no");
+        let member_names: Vec<String> = (10..35).map(|port| format!("a:{port}")).collect();
+        let member_names: Vec<&str> = member_names.iter().map(String::as_str).collect();
+        assert!(
+            message_for("c:1", &member_names).ends_with(", a:29 and 5 more"),
+            "{}",
+            message_for("c:1", &member_names)
+        );
     }
 
     #[test]
     fn keys_and_deeds() {
         let (group, member) = (|| "game servers/100%".to_owned(), || "[::1]:80".to_owned());
-        let all = [
+        let actions = [
             OperatorAction::Strategy(group()),
             OperatorAction::Scaler(group(), ScalerSetting::Min),
             OperatorAction::Scaler(group(), ScalerSetting::Pause),
@@ -445,8 +463,8 @@ mod tests {
             OperatorAction::Disabled(group(), member()),
             OperatorAction::Closed("http:0.0.0.0:80".into()),
         ];
-        for deed in all {
-            assert_eq!(OperatorAction::of(&deed.key()), Some(deed));
+        for action in actions {
+            assert_eq!(OperatorAction::of(&action.key()), Some(action));
         }
         assert_eq!(OperatorAction::Drained(group(), member()).key(), "drain/game servers%2F100%25/[::1]:80");
         for key in [

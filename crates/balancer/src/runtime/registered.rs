@@ -33,61 +33,65 @@ pub(super) struct RegisteredMember {
 }
 
 /// Returns the prefix of the keys of a group's members.
-fn below(group: &str) -> String {
+fn group_prefix(group: &str) -> String {
     format!("{KEY_PREFIX}{}/", escape_name(group))
 }
 
 /// Returns the key of a member.
 fn key(group: &str, member: &str) -> String {
-    below(group) + &escape_name(member)
+    group_prefix(group) + &escape_name(member)
 }
 
 /// Returns all members of a group, or of all groups, with group and name. Values that cannot be parsed are
 /// ignored.
 fn registered_members<'v>(
-    view: &'v StoreSnapshot,
-    below: &'v str,
+    snapshot: &'v StoreSnapshot,
+    prefix: &'v str,
 ) -> impl Iterator<Item = (String, String, RegisteredMember)> + 'v {
-    view.with_prefix(below).filter_map(move |(rest, entry)| {
-        let whole = format!("{below}{rest}");
-        let (group, member) = whole.strip_prefix(KEY_PREFIX)?.split_once('/')?;
-        let found: RegisteredMember = serde_json::from_str(&entry.value).ok()?;
-        let usable = found.capacity.is_finite() && found.capacity > 0.0 && found.address.port() != 0;
-        Some((unescape_name(group)?, unescape_name(member)?, found)).filter(|_| usable)
+    snapshot.with_prefix(prefix).filter_map(move |(rest, entry)| {
+        let key = format!("{prefix}{rest}");
+        let (group, member) = key.strip_prefix(KEY_PREFIX)?.split_once('/')?;
+        let registered: RegisteredMember = serde_json::from_str(&entry.value).ok()?;
+        let is_usable =
+            registered.capacity.is_finite() && registered.capacity > 0.0 && registered.address.port() != 0;
+        Some((unescape_name(group)?, unescape_name(member)?, registered)).filter(|_| is_usable)
     })
 }
 
 /// Returns groups and names of those that are about to leave.
-pub(super) fn draining(view: &StoreSnapshot) -> impl Iterator<Item = (String, String)> {
-    registered_members(view, KEY_PREFIX)
-        .filter(|(.., found)| found.draining)
+pub(super) fn draining(snapshot: &StoreSnapshot) -> impl Iterator<Item = (String, String)> {
+    registered_members(snapshot, KEY_PREFIX)
+        .filter(|(.., registered)| registered.draining)
         .map(|(group, member, _)| (group, member))
 }
 
 /// Returns the answers of the sources of registered members.
-pub(crate) fn registered_answers(view: &StoreSnapshot, discoveries: &[GroupDiscovery]) -> Vec<SourceUpdate> {
-    let mut heard = Vec::new();
+pub(crate) fn registered_answers(
+    snapshot: &StoreSnapshot,
+    discoveries: &[GroupDiscovery],
+) -> Vec<SourceUpdate> {
+    let mut updates = Vec::new();
     for GroupDiscovery { group, sources, .. } in discoveries {
         let source = sources.iter().find(|source| matches!(source.kind, SourceKind::Registered(_)));
         let Some(source) = source else { continue };
-        let below = below(group);
-        let listed = |(_, name, found): (String, String, RegisteredMember)| DiscoveredMember {
+        let group_path = group_prefix(group);
+        let listed_member = |(_, name, registered): (String, String, RegisteredMember)| DiscoveredMember {
             name: name.into(),
-            address: found.address,
-            capacity: found.capacity,
-            limit: found.max_connections,
+            address: registered.address,
+            capacity: registered.capacity,
+            limit: registered.max_connections,
             leaving: false,
         };
-        let members = Some(registered_members(view, &below).map(listed).collect());
-        let said = Ok(MemberList { members, note: None });
-        heard.push(SourceUpdate { group: Arc::clone(group), source: Arc::clone(source), result: said });
+        let members = Some(registered_members(snapshot, &group_path).map(listed_member).collect());
+        let result = Ok(MemberList { members, note: None });
+        updates.push(SourceUpdate { group: Arc::clone(group), source: Arc::clone(source), result });
     }
-    heard
+    updates
 }
 
 impl RegisteredMember {
-    fn new(address: SocketAddr, asked: &Registration) -> Self {
-        let Registration { capacity, max_connections, ttl_seconds, draining } = *asked;
+    fn new(address: SocketAddr, registration: &Registration) -> Self {
+        let Registration { capacity, max_connections, ttl_seconds, draining } = *registration;
         Self { address, capacity, max_connections, ttl_seconds, draining }
     }
 
@@ -98,14 +102,14 @@ impl RegisteredMember {
 
 /// Parses the name of a member.
 fn name(member: &str) -> Result<MemberAddress, RegistrationError> {
-    member.parse().map_err(|why| RegistrationError::Invalid(format!("member {member}: {why}")))
+    member.parse().map_err(|error| RegistrationError::Invalid(format!("member {member}: {error}")))
 }
 
-fn unregistered(why: StoreError) -> RegistrationError {
-    match why {
-        StoreError::Conflict(_) | StoreError::Invalid(_) => RegistrationError::Invalid(why.to_string()),
+fn unregistered(reason: StoreError) -> RegistrationError {
+    match reason {
+        StoreError::Conflict(_) | StoreError::Invalid(_) => RegistrationError::Invalid(reason.to_string()),
         StoreError::Unavailable(_) | StoreError::OutcomeUnknown(_) => {
-            RegistrationError::StoreUnavailable(why.to_string())
+            RegistrationError::StoreUnavailable(reason.to_string())
         }
     }
 }
@@ -116,29 +120,29 @@ impl BalancerRuntime {
         &self,
         group: &str,
         member: &str,
-        asked: &Registration,
+        registration: &Registration,
     ) -> Option<Result<Answer, RegistrationError>> {
         // The group may not take members any more.
         self.check_accepts_members(group).ok()?;
         let name = name(member).ok()?.to_string();
-        let view = self.store.snapshot();
-        let entry = view.entries.get(&key(group, &name))?;
-        let known: RegisteredMember = serde_json::from_str(&entry.value).ok()?;
-        if known != RegisteredMember::new(known.address, asked) {
+        let snapshot = self.store.snapshot();
+        let entry = snapshot.entries.get(&key(group, &name))?;
+        let stored: RegisteredMember = serde_json::from_str(&entry.value).ok()?;
+        if stored != RegisteredMember::new(stored.address, registration) {
             return None;
         }
         // A member that leaves gets an answer about its work only once it gets nothing new here.
-        if known.draining {
+        if stored.draining {
             let drained = OperatorAction::Drained(group.to_owned(), name.clone());
-            if !self.operator_actions.try_lock().is_ok_and(|kept| kept.contains_key(&drained)) {
+            if !self.operator_actions.try_lock().is_ok_and(|actions| actions.contains_key(&drained)) {
                 return None;
             }
         }
         // Another registration of the same member may have had no lease.
-        match known.ttl_seconds.map(|_| self.store.renew(&key(group, &name))) {
+        match stored.ttl_seconds.map(|_| self.store.renew(&key(group, &name))) {
             Some(Ok(false)) => None,
-            Some(Err(why)) => Some(Err(unregistered(why))),
-            Some(Ok(true)) | None => Some(Ok(self.registered(group, name, &known))),
+            Some(Err(error)) => Some(Err(unregistered(error))),
+            Some(Ok(true)) | None => Some(Ok(self.registered(group, name, &stored))),
         }
     }
 
@@ -147,76 +151,81 @@ impl BalancerRuntime {
         &self,
         group: &str,
         member: &str,
-        asked: &Registration,
+        registration: &Registration,
     ) -> Result<Answer, RegistrationError> {
         self.check_accepts_members(group)?;
         let address = name(member)?;
-        let found = look_up(&address).map_err(|why| {
-            RegistrationError::Invalid(format!("member {member} cannot be looked up: {why}"))
+        let member_address = look_up(&address).map_err(|error| {
+            RegistrationError::Invalid(format!("member {member} cannot be looked up: {error}"))
         })?;
-        let (name, wanted) = (address.to_string(), RegisteredMember::new(found, asked));
-        let (key, view) = (key(group, &name), self.store.snapshot());
-        if !view.entries.contains_key(&key) && registered_members(&view, &below(group)).count() >= MAX_MEMBERS
+        let (name, registered) = (address.to_string(), RegisteredMember::new(member_address, registration));
+        let (key, snapshot) = (key(group, &name), self.store.snapshot());
+        if !snapshot.entries.contains_key(&key)
+            && registered_members(&snapshot, &group_prefix(group)).count() >= MAX_MEMBERS
         {
-            let why = format!("group {group} has {MAX_MEMBERS} registered members, and that is the most");
-            return Err(RegistrationError::Invalid(why));
+            let reason = format!("group {group} has {MAX_MEMBERS} registered members, and that is the most");
+            return Err(RegistrationError::Invalid(reason));
         }
-        let said =
-            serde_json::to_string(&wanted).map_err(|why| RegistrationError::Invalid(why.to_string()))?;
+        let value = serde_json::to_string(&registered)
+            .map_err(|error| RegistrationError::Invalid(error.to_string()))?;
         // The last writer wins: a member that registers at two balancers at once is no conflict.
-        let change = StoreChange::default().and_put(key, said, wanted.ttl());
+        let change = StoreChange::default().and_put(key, value, registered.ttl());
         {
-            let _kept = self.lock_actions().map_err(RegistrationError::StoreUnavailable)?;
+            let _actions_guard = self.lock_actions().map_err(RegistrationError::StoreUnavailable)?;
             self.store.commit(&change).map_err(unregistered)?;
         }
-        if wanted.draining {
+        if registered.draining {
             self.reapply_actions(Reapply::Nothing);
         }
-        Ok(self.registered(group, name, &wanted))
+        Ok(self.registered(group, name, &registered))
     }
 
     /// Removes a registered member.
     pub(super) fn deregister_member(&self, group: &str, member: &str) -> Result<(), RegistrationError> {
-        let (name, view) = (name(member)?.to_string(), self.store.snapshot());
+        let (name, snapshot) = (name(member)?.to_string(), self.store.snapshot());
         let key = key(group, &name);
-        if !view.entries.contains_key(&key) {
-            let why = format!("no member {name} of group {group} was registered");
-            return Err(RegistrationError::Unknown(why));
+        if !snapshot.entries.contains_key(&key) {
+            let reason = format!("no member {name} of group {group} was registered");
+            return Err(RegistrationError::Unknown(reason));
         }
-        let _kept = self.lock_actions().map_err(RegistrationError::StoreUnavailable)?;
+        let _actions_guard = self.lock_actions().map_err(RegistrationError::StoreUnavailable)?;
         self.store.commit(&StoreChange::delete(key)).map_err(unregistered)
     }
 
     fn check_accepts_members(&self, group: &str) -> Result<(), RegistrationError> {
-        let takes = {
-            let base = lock(&self.file_config);
-            let mut its = base.discoveries.iter().filter(|discovery| *discovery.group == *group);
-            its.any(|one| one.sources.iter().any(|source| matches!(source.kind, SourceKind::Registered(_))))
+        let accepts_members = {
+            let file_config = lock(&self.file_config);
+            let mut group_discoveries =
+                file_config.discoveries.iter().filter(|discovery| *discovery.group == *group);
+            group_discoveries.any(|candidate| {
+                candidate.sources.iter().any(|source| matches!(source.kind, SourceKind::Registered(_)))
+            })
         };
-        if takes {
+        if accepts_members {
             return Ok(());
         }
-        let force = self.effective_config();
-        if force.settings.groups.iter().any(|settings| *settings.spec.name == *group) {
-            let why = format!(
+        let effective_config = self.effective_config();
+        if effective_config.settings.groups.iter().any(|settings| *settings.spec.name == *group) {
+            let reason = format!(
                 "group {group} takes no members that are registered: add [[group.discover]] with registered \
                  = true to it"
             );
-            return Err(RegistrationError::Invalid(why));
+            return Err(RegistrationError::Invalid(reason));
         }
         Err(RegistrationError::Unknown(format!("there is no group {group}")))
     }
 
-    fn registered(&self, group: &str, name: String, known: &RegisteredMember) -> Answer {
+    fn registered(&self, group: &str, name: String, stored: &RegisteredMember) -> Answer {
         // Only a member that leaves needs the count, which takes a look at all members.
-        let counters = if known.draining { self.engine.member_counters(group) } else { Vec::new() };
-        let in_flight = counters.iter().find(|one| *one.name == *name).map_or(0, |one| one.in_flight);
+        let counters = if stored.draining { self.engine.member_counters(group) } else { Vec::new() };
+        let in_flight =
+            counters.iter().find(|counter| *counter.name == *name).map_or(0, |counter| counter.in_flight);
         Answer {
             group: group.to_owned(),
             member: name,
-            address: known.address.to_string(),
-            ttl_seconds: known.ttl_seconds,
-            draining: known.draining,
+            address: stored.address.to_string(),
+            ttl_seconds: stored.ttl_seconds,
+            draining: stored.draining,
             in_flight: in_flight.into(),
         }
     }

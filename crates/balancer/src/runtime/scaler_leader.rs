@@ -56,13 +56,13 @@ fn members_key(group: &str) -> String {
     format!("scaler/{}/members", escape_name(group))
 }
 
-fn owner(view: &StoreSnapshot, group: &str) -> Option<LeaderRecord> {
-    read(view, &owner_key(group))
+fn owner(snapshot: &StoreSnapshot, group: &str) -> Option<LeaderRecord> {
+    read(snapshot, &owner_key(group))
 }
 
 /// Reads a value; one that cannot be parsed is foreign, and is ignored.
-fn read<T: DeserializeOwned>(view: &StoreSnapshot, key: &str) -> Option<T> {
-    serde_json::from_str(&view.entries.get(key)?.value).ok()
+fn read<T: DeserializeOwned>(snapshot: &StoreSnapshot, key: &str) -> Option<T> {
+    serde_json::from_str(&snapshot.entries.get(key)?.value).ok()
 }
 
 impl BalancerRuntime {
@@ -86,12 +86,14 @@ impl BalancerRuntime {
     /// Fails if another one does, or the store is away.
     pub(crate) fn acquire_leadership(&self, group: &str) -> Result<(), String> {
         self.check_in_charge()?;
-        let named =
+        let configured_name =
             lock(&self.file_config).fleet.as_ref().and_then(|fleet| Some(fleet.name.as_ref()?.0.clone()));
-        let owner =
-            LeaderRecord { balancer: named.unwrap_or_else(config::host), id: self.scalers.identity() };
-        let said = serde_json::to_string(&owner).map_err(|why| why.to_string())?;
-        self.commit(StoreChange::default().and_put(owner_key(group), said, Some(LEADER_LEASE)))
+        let owner = LeaderRecord {
+            balancer: configured_name.unwrap_or_else(config::host),
+            id: self.scalers.identity(),
+        };
+        let value = serde_json::to_string(&owner).map_err(|error| error.to_string())?;
+        self.commit(StoreChange::default().and_put(owner_key(group), value, Some(LEADER_LEASE)))
     }
 
     /// Renews the lease to decide. A failure, or the loss of the lease, is seen in the store.
@@ -106,9 +108,9 @@ impl BalancerRuntime {
     /// # Errors
     /// Fails if the store is away: the lease ends by itself then.
     pub(crate) fn resign_leadership(&self, group: &str) -> Result<(), String> {
-        let view = self.store.snapshot();
-        let own = owner(&view, group).is_some_and(|owner| owner.id == self.scalers.identity());
-        if own { self.commit(StoreChange::delete(owner_key(group))) } else { Ok(()) }
+        let snapshot = self.store.snapshot();
+        let is_leader = owner(&snapshot, group).is_some_and(|owner| owner.id == self.scalers.identity());
+        if is_leader { self.commit(StoreChange::delete(owner_key(group))) } else { Ok(()) }
     }
 
     /// Returns the members that the deciding balancers of a group have started.
@@ -121,17 +123,17 @@ impl BalancerRuntime {
     ///
     /// # Errors
     /// Fails if it does not decide any more, or the store is away.
-    pub(crate) fn publish_instances(&self, group: &str, roll: &InstanceList) -> Result<(), String> {
-        let view = self.store.snapshot();
-        if owner(&view, group).is_none_or(|owner| owner.id != self.scalers.identity()) {
+    pub(crate) fn publish_instances(&self, group: &str, instances: &InstanceList) -> Result<(), String> {
+        let snapshot = self.store.snapshot();
+        if owner(&snapshot, group).is_none_or(|owner| owner.id != self.scalers.identity()) {
             return Err("another balancer decides".into());
         }
-        let said = serde_json::to_string(roll).map_err(|why| why.to_string())?;
+        let value = serde_json::to_string(instances).map_err(|error| error.to_string())?;
         let keys = [owner_key(group), members_key(group)];
-        let mut change = StoreChange::put(members_key(group), said);
+        let mut change = StoreChange::put(members_key(group), value);
         // A balancer that has lost the lease meanwhile changes nothing.
-        change.unchanged = keys.map(|key| (key.clone(), view.revision_of(&key))).into();
-        self.store.commit(&change).map_err(|why| why.to_string())
+        change.unchanged = keys.map(|key| (key.clone(), snapshot.revision_of(&key))).into();
+        self.store.commit(&change).map_err(|error| error.to_string())
     }
 
     /// Keeps only these of the members that this balancer had started, if no other decides by now. It waits
@@ -139,17 +141,17 @@ impl BalancerRuntime {
     ///
     /// # Errors
     /// Fails if the store is away, or another balancer was faster.
-    pub(crate) fn remove_instances(&self, group: &str, roll: &InstanceList) -> Result<(), String> {
+    pub(crate) fn remove_instances(&self, group: &str, instances: &InstanceList) -> Result<(), String> {
         if self.leadership(group) != ScalerLeader::NoBalancer {
             return Ok(());
         }
-        let said = serde_json::to_string(roll).map_err(|why| why.to_string())?;
-        self.commit(StoreChange::put(members_key(group), said))
+        let value = serde_json::to_string(instances).map_err(|error| error.to_string())?;
+        self.commit(StoreChange::put(members_key(group), value))
     }
 
     /// Returns the time for which the store has been unusable.
     pub(crate) fn store_outage(&self) -> Option<Duration> {
-        self.store.health().problem.map(|(_, since)| since.elapsed())
+        self.store.health().problem.map(|(_, lost_at)| lost_at.elapsed())
     }
 
     /// Returns `true` if it knows the requests in flight of other balancers.
@@ -161,8 +163,8 @@ impl BalancerRuntime {
 /// Returns a name that no other process has, of random bits.
 pub(super) fn random_id() -> String {
     use std::hash::{BuildHasher as _, RandomState};
-    let bits = || RandomState::new().hash_one(std::process::id());
-    format!("{:016x}{:016x}", bits(), bits())
+    let random_bits = || RandomState::new().hash_one(std::process::id());
+    format!("{:016x}{:016x}", random_bits(), random_bits())
 }
 
 #[cfg(test)]
@@ -176,21 +178,22 @@ mod tests {
     #[test]
     fn what_stands_in_the_store_is_read_and_what_is_none_of_ours_says_nothing() {
         let instance = Instance { index: 3, id: "i-07".into(), address: ([10, 0, 0, 3], 80).into() };
-        let roll = InstanceList {
+        let instances = InstanceList {
             provider: "exec".into(),
             members: vec![ScaledInstance { instance, stage: InstanceState::Draining }],
         };
         let entry = |value: String| StoreEntry { value: value.into(), revision: 1, lease: 0 };
-        let mut view = StoreSnapshot::default();
+        let mut snapshot = StoreSnapshot::default();
         let group = "game servers/1";
-        view.entries.insert(members_key(group), entry(serde_json::to_string(&roll).unwrap()));
-        view.entries
+        snapshot.entries.insert(members_key(group), entry(serde_json::to_string(&instances).unwrap()));
+        snapshot
+            .entries
             .insert(owner_key(group), entry("{\"balancer\": \"lb1\", \"id\": \"ab\", \"of\": 3}".into()));
         assert_eq!(members_key(group), "scaler/game servers%2F1/members");
-        assert_eq!(read::<InstanceList>(&view, &members_key(group)), Some(roll));
-        assert_eq!(owner(&view, group).unwrap().balancer, "lb1");
-        view.entries.insert(owner_key(group), entry("lb1".into()));
-        assert!(owner(&view, group).is_none() && owner(&view, "other").is_none());
+        assert_eq!(read::<InstanceList>(&snapshot, &members_key(group)), Some(instances));
+        assert_eq!(owner(&snapshot, group).unwrap().balancer, "lb1");
+        snapshot.entries.insert(owner_key(group), entry("lb1".into()));
+        assert!(owner(&snapshot, group).is_none() && owner(&snapshot, "other").is_none());
         assert_ne!(random_id(), random_id());
     }
 }

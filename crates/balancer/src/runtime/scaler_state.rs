@@ -28,7 +28,7 @@ pub(crate) struct ScalerRegistry {
     /// The operators' settings, as in the store.
     overrides: Mutex<BTreeMap<Arc<str>, ScalerOverride>>,
     /// The signal that other scalers may be in the configuration, or that an operator has changed a setting.
-    changed: Notify,
+    change_notify: Notify,
     /// The sender to the tasks of the scalers, once they run.
     task_sender: Mutex<Option<mpsc::Sender<ScalerMessage>>>,
     /// The identity of this balancer among those that decide; that of the process before, after an upgrade.
@@ -106,7 +106,7 @@ impl ScalerSetting {
 
     /// Returns the setting of this name.
     pub(super) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|knob| knob.name() == name)
+        Self::ALL.into_iter().find(|setting| setting.name() == name)
     }
 }
 
@@ -118,32 +118,32 @@ impl ScalerOverride {
     }
 
     /// Returns the settings with one change, as an operator writes it; `None` takes a setting back.
-    fn with(self, knob: ScalerSetting, value: Option<&str>) -> Result<Self, String> {
+    fn with_setting(self, setting: ScalerSetting, value: Option<&str>) -> Result<Self, String> {
         let value = value.map(str::trim);
-        let number = |value: &str| match value.parse::<u32>() {
-            Ok(number) if number <= MAX_MEMBERS => Ok(number),
+        let parse_count = |value: &str| match value.parse::<u32>() {
+            Ok(member_count) if member_count <= MAX_MEMBERS => Ok(member_count),
             _ => Err(format!(
                 "scaler.{} is a number of members, at most {MAX_MEMBERS}, not {value:?}",
-                knob.name()
+                setting.name()
             )),
         };
-        match knob {
-            ScalerSetting::Min => Ok(Self { min: value.map(number).transpose()?, ..self }),
+        match setting {
+            ScalerSetting::Min => Ok(Self { min: value.map(parse_count).transpose()?, ..self }),
             ScalerSetting::Max => {
-                Ok(Self { max: value.map(number).transpose()?.map(|max| max.max(1)), ..self })
+                Ok(Self { max: value.map(parse_count).transpose()?.map(|max| max.max(1)), ..self })
             }
             ScalerSetting::Pause => match value.unwrap_or("false") {
                 "true" => Ok(Self { paused: true, ..self }),
                 "false" => Ok(Self { paused: false, ..self }),
-                other => Err(format!("scaler.pause is true or false, not {other:?}")),
+                unknown_value => Err(format!("scaler.pause is true or false, not {unknown_value:?}")),
             },
         }
     }
 
     /// Returns the value in force of a setting, for people.
-    fn display_value(self, knob: ScalerSetting, rules: &ScalerSettings) -> String {
+    fn display_value(self, setting: ScalerSetting, rules: &ScalerSettings) -> String {
         let rules = self.apply_to(rules);
-        match knob {
+        match setting {
             ScalerSetting::Min => rules.min.to_string(),
             ScalerSetting::Max => rules.max.to_string(),
             ScalerSetting::Pause => self.paused.to_string(),
@@ -157,23 +157,23 @@ const MAX_MEMBERS: u32 = 4096;
 impl ScalerRegistry {
     /// Sets the status of a scaler; `None` if it is gone.
     pub(crate) fn set_status(&self, group: &Arc<str>, status: Option<ScalerStatus>) {
-        let mut said = lock(&self.statuses);
+        let mut statuses = lock(&self.statuses);
         match status {
-            Some(status) => drop(said.insert(Arc::clone(group), (status, Instant::now()))),
-            None => drop(said.remove(group)),
+            Some(status) => drop(statuses.insert(Arc::clone(group), (status, Instant::now()))),
+            None => drop(statuses.remove(group)),
         }
     }
 
     /// Sets the sender to the tasks of the scalers.
-    pub(crate) fn set_task_sender(&self, crews: mpsc::Sender<ScalerMessage>) {
-        *lock(&self.task_sender) = Some(crews);
+    pub(crate) fn set_task_sender(&self, task_sender: mpsc::Sender<ScalerMessage>) {
+        *lock(&self.task_sender) = Some(task_sender);
     }
 
     /// Sends a message to the tasks; returns `false` if there are none. It waits for room: it must not be
     /// called where waiting is not allowed.
-    fn send(&self, what: ScalerMessage) -> bool {
-        let crews = lock(&self.task_sender).clone();
-        crews.is_some_and(|crews| crews.blocking_send(what).is_ok())
+    fn send(&self, message: ScalerMessage) -> bool {
+        let task_sender = lock(&self.task_sender).clone();
+        task_sender.is_some_and(|task_sender| task_sender.blocking_send(message).is_ok())
     }
 
     /// Returns the members of a group that a process before this one started, once.
@@ -193,26 +193,26 @@ impl ScalerRegistry {
 
     /// Signals that another file is in force.
     pub(super) fn reloaded(&self) {
-        self.changed.notify_one();
+        self.change_notify.notify_one();
     }
 
     /// Sets an operator's settings of a scaler; returns `false` if they are the same.
-    fn set_override(&self, group: &str, wish: ScalerOverride) -> bool {
-        let before = lock(&self.overrides).insert(group.into(), wish).unwrap_or_default();
-        if before != wish {
-            self.changed.notify_one();
+    fn set_override(&self, group: &str, scaler_override: ScalerOverride) -> bool {
+        let previous = lock(&self.overrides).insert(group.into(), scaler_override).unwrap_or_default();
+        if previous != scaler_override {
+            self.change_notify.notify_one();
         }
-        before != wish
+        previous != scaler_override
     }
 
     /// Fills in the status of the scalers.
     pub(super) fn fill_status(&self, groups: &mut [GroupStatus]) {
-        let said = lock(&self.statuses);
+        let statuses = lock(&self.statuses);
         for group in groups {
-            let known = said.get(group.name.as_str());
-            group.scaler = known.map(|(status, at)| {
-                let older = at.elapsed().as_secs_f64();
-                ScalerStatus { age_seconds: status.age_seconds.map(|age| age + older), ..status.clone() }
+            let entry = statuses.get(group.name.as_str());
+            group.scaler = entry.map(|(status, recorded_at)| {
+                let elapsed = recorded_at.elapsed().as_secs_f64();
+                ScalerStatus { age_seconds: status.age_seconds.map(|age| age + elapsed), ..status.clone() }
             });
         }
     }
@@ -221,9 +221,9 @@ impl ScalerRegistry {
 /// Returns a target as a status has it.
 pub(crate) fn target_text(target: ScaleTarget) -> String {
     match target {
-        ScaleTarget::Utilization(part) => format!("utilization {part}"),
+        ScaleTarget::Utilization(fraction) => format!("utilization {fraction}"),
         ScaleTarget::ResponseTime(seconds) => format!("response_time {seconds}"),
-        ScaleTarget::HeadRoom(part) => format!("head_room {part}"),
+        ScaleTarget::HeadRoom(fraction) => format!("head_room {fraction}"),
     }
 }
 
@@ -240,14 +240,17 @@ impl BalancerRuntime {
 
     /// Returns the names of the members that the file lists for a group.
     pub(crate) fn listed_members(&self, group: &str) -> Vec<Arc<str>> {
-        let base = lock(&self.file_config);
-        let settings = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
-        settings.flat_map(|settings| &settings.spec.members).map(|one| Arc::clone(&one.name)).collect()
+        let file_config = lock(&self.file_config);
+        let settings = file_config.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
+        settings
+            .flat_map(|settings| &settings.spec.members)
+            .map(|group_settings| Arc::clone(&group_settings.name))
+            .collect()
     }
 
     /// Returns once other scalers may be in force.
     pub(crate) async fn scalings_changed(&self) {
-        self.scalers.changed.notified().await;
+        self.scalers.change_notify.notified().await;
     }
 
     /// Puts the members that a scaler has started in force. It waits for locks: it must not be called where
@@ -261,9 +264,9 @@ impl BalancerRuntime {
         source: &Arc<SourceSettings>,
         members: Vec<DiscoveredMember>,
     ) -> Result<(), String> {
-        let said = Ok(MemberList { members: Some(members), note: None });
+        let result = Ok(MemberList { members: Some(members), note: None });
         let (group, source) = (Arc::clone(group), Arc::clone(source));
-        if let Some(event) = self.discovery.record_answer(SourceUpdate { group, source, result: said }) {
+        if let Some(event) = self.discovery.record_answer(SourceUpdate { group, source, result }) {
             self.engine.write_event(event);
         }
         self.apply_discovered()
@@ -274,18 +277,18 @@ impl BalancerRuntime {
     /// # Errors
     /// Fails if one is, and takes long.
     pub(super) fn halt_scalers(&self) -> Result<(), String> {
-        let (reply, said) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         if self.scalers.send(ScalerMessage::Settle(reply)) {
-            return said.blocking_recv().unwrap_or(Ok(()));
+            return receiver.blocking_recv().unwrap_or(Ok(()));
         }
         if self.scalings().is_empty() { Ok(()) } else { Err("those who scale have not begun yet".into()) }
     }
 
     /// Stops all work of the scalers; returns the members that they started.
     pub(super) fn yield_instances(&self) -> Vec<GroupInstances> {
-        let (reply, said) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         if self.scalers.send(ScalerMessage::Yield(reply)) {
-            said.blocking_recv().unwrap_or_default()
+            receiver.blocking_recv().unwrap_or_default()
         } else {
             Vec::new()
         }
@@ -298,14 +301,15 @@ impl BalancerRuntime {
 
     /// Takes over the members that a process before this one started: they are in force before any client is
     /// served.
-    pub(super) fn inherit_instances(&self, crewed: GroupInstances) {
-        let GroupInstances { group, provider, members, identity } = crewed;
+    pub(super) fn inherit_instances(&self, group_instances: GroupInstances) {
+        let GroupInstances { group, provider, members, identity } = group_instances;
         if identity.is_some() {
             *lock(&self.scalers.identity) = identity;
         }
         let scalings = self.scalings();
-        let Some(scaling) =
-            scalings.iter().find(|one| *one.group == *group && one.provider.name() == provider)
+        let Some(scaling) = scalings
+            .iter()
+            .find(|candidate| *candidate.group == *group && candidate.provider.name() == provider)
         else {
             if !members.is_empty() {
                 tracing::warn!(
@@ -318,16 +322,20 @@ impl BalancerRuntime {
             return;
         };
         if let Some(source) = &scaling.source {
-            let listed = |one: &ScaledInstance| DiscoveredMember {
-                name: one.instance.address.to_string().into(),
-                address: one.instance.address,
+            let listed_member = |instance: &ScaledInstance| DiscoveredMember {
+                name: instance.instance.address.to_string().into(),
+                address: instance.instance.address,
                 capacity: scaling.rules.unit_capacity,
                 limit: scaling.limit,
                 leaving: false,
             };
-            let there = members.iter().filter(|one| one.stage != InstanceState::Stopping);
-            if let Err(why) = self.apply_instances(&scaling.group, source, there.map(listed).collect()) {
-                tracing::warn!("group {group}: members that were started cannot be put in force yet: {why}");
+            let remaining = members.iter().filter(|instance| instance.stage != InstanceState::Stopping);
+            if let Err(error) =
+                self.apply_instances(&scaling.group, source, remaining.map(listed_member).collect())
+            {
+                tracing::warn!(
+                    "group {group}: members that were started cannot be put in force yet: {error}"
+                );
             }
         }
         lock(&self.scalers.inherited).insert(Arc::clone(&scaling.group), members);
@@ -339,66 +347,71 @@ impl BalancerRuntime {
         let Some(scaling) = scalings.iter().find(|scaling| *scaling.group == *group) else {
             return Err(format!("group {group} has no scaler"));
         };
-        let Some(knob) = ScalerSetting::named(key) else {
-            let all: Vec<String> =
-                ScalerSetting::ALL.iter().map(|knob| format!("scaler.{}", knob.name())).collect();
-            return Err(format!("there is no scaler.{key}; there are: {}", all.join(", ")));
+        let Some(setting) = ScalerSetting::named(key) else {
+            let setting_names: Vec<String> =
+                ScalerSetting::ALL.iter().map(|setting| format!("scaler.{}", setting.name())).collect();
+            return Err(format!("there is no scaler.{key}; there are: {}", setting_names.join(", ")));
         };
-        let mut kept = self.lock_actions()?;
-        let (before, rules) = (self.scalers.override_of(group), &scaling.rules);
-        let after = before.with(knob, Some(value))?;
-        let (min, max) = (after.min.unwrap_or(rules.min), after.max.unwrap_or(rules.max));
+        let mut actions = self.lock_actions()?;
+        let (previous, rules) = (self.scalers.override_of(group), &scaling.rules);
+        let changed = previous.with_setting(setting, Some(value))?;
+        let (min, max) = (changed.min.unwrap_or(rules.min), changed.max.unwrap_or(rules.max));
         if min > max {
             return Err(format!("scaler.min ({min}) would be above scaler.max ({max})"));
         }
-        let deed = OperatorAction::Scaler(group.to_owned(), knob);
-        let said: Value = serde_json::from_str(value.trim()).unwrap_or_else(|_| value.trim().into());
-        let said = with_timestamp(json!({"value": said}));
-        self.commit(StoreChange::put(deed.key(), said.as_str()))?;
-        kept.insert(deed, said.into());
-        self.apply_override(group, knob, after);
-        let old = before.display_value(knob, rules);
-        Ok(vec![format!("~ group {group}: scaler.{key} {old} -> {}", value.trim())])
+        let action = OperatorAction::Scaler(group.to_owned(), setting);
+        let value_json: Value = serde_json::from_str(value.trim()).unwrap_or_else(|_| value.trim().into());
+        let value_text = with_timestamp(json!({"value": value_json}));
+        self.commit(StoreChange::put(action.key(), value_text.as_str()))?;
+        actions.insert(action, value_text.into());
+        self.apply_override(group, setting, changed);
+        let previous_value = previous.display_value(setting, rules);
+        Ok(vec![format!("~ group {group}: scaler.{key} {previous_value} -> {}", value.trim())])
     }
 
     /// Puts an operator's setting of a scaler in force, from here or another balancer; `None` takes it back.
     pub(super) fn apply_scaler_setting(
         &self,
         group: &str,
-        knob: ScalerSetting,
-        said: Option<&str>,
+        setting: ScalerSetting,
+        value_text: Option<&str>,
     ) -> Result<(), String> {
-        let value = match said {
+        let value = match value_text {
             None => None,
-            Some(said) => {
-                let said: Value = serde_json::from_str(said).map_err(|why| why.to_string())?;
-                match &said["value"] {
+            Some(value_text) => {
+                let parsed: Value = serde_json::from_str(value_text).map_err(|error| error.to_string())?;
+                match &parsed["value"] {
                     Value::Null => return Err("it says no value".into()),
                     Value::String(text) => Some(text.clone()),
-                    other => Some(other.to_string()),
+                    setting_value => Some(setting_value.to_string()),
                 }
             }
         };
-        let wish = self.scalers.override_of(group).with(knob, value.as_deref())?;
-        if said.is_some() {
-            self.apply_override(group, knob, wish);
+        let scaler_override = self.scalers.override_of(group).with_setting(setting, value.as_deref())?;
+        if value_text.is_some() {
+            self.apply_override(group, setting, scaler_override);
         } else {
-            self.scalers.set_override(group, wish);
+            self.scalers.set_override(group, scaler_override);
         }
         Ok(())
     }
 
-    fn apply_override(&self, group: &str, knob: ScalerSetting, wish: ScalerOverride) {
-        if !self.scalers.set_override(group, wish) {
+    fn apply_override(&self, group: &str, setting: ScalerSetting, scaler_override: ScalerOverride) {
+        if !self.scalers.set_override(group, scaler_override) {
             return;
         }
         let Some(scaling) = self.scalings().into_iter().find(|scaling| *scaling.group == *group) else {
             return;
         };
-        let now = wish.display_value(knob, &scaling.rules);
-        let why = format!("scaler.{} is {now} by an operator, until the next reload", knob.name());
-        let event =
-            Event { kind: EventKind::Changed, group: group.into(), member: None, why, inputs: Vec::new() };
+        let now = scaler_override.display_value(setting, &scaling.rules);
+        let reason = format!("scaler.{} is {now} by an operator, until the next reload", setting.name());
+        let event = Event {
+            kind: EventKind::Changed,
+            group: group.into(),
+            member: None,
+            why: reason,
+            inputs: Vec::new(),
+        };
         self.engine.write_event(event);
     }
 }
@@ -423,24 +436,49 @@ mod tests {
             stabilize: Duration::ZERO,
             start_time: Duration::ZERO,
         };
-        let wish = ScalerOverride::default().with(ScalerSetting::Min, Some(" 3 ")).unwrap();
+        let scaler_override =
+            ScalerOverride::default().with_setting(ScalerSetting::Min, Some(" 3 ")).unwrap();
         assert_eq!(
-            (wish.apply_to(&rules).min, wish.display_value(ScalerSetting::Min, &rules)),
+            (scaler_override.apply_to(&rules).min, scaler_override.display_value(ScalerSetting::Min, &rules)),
             (3, "3".into())
         );
-        let wish = wish
-            .with(ScalerSetting::Max, Some("2"))
+        let scaler_override = scaler_override
+            .with_setting(ScalerSetting::Max, Some("2"))
             .unwrap()
-            .with(ScalerSetting::Pause, Some("true"))
+            .with_setting(ScalerSetting::Pause, Some("true"))
             .unwrap();
         // Two operators did not know of each other: the largest number counts.
-        assert_eq!((wish.apply_to(&rules).min, wish.apply_to(&rules).max, wish.paused), (2, 2, true));
-        let wish = wish.with(ScalerSetting::Max, None).unwrap().with(ScalerSetting::Pause, None).unwrap();
-        assert_eq!((wish.apply_to(&rules).min, wish.apply_to(&rules).max, wish.paused), (3, 5, false));
-        for (knob, wrong) in
+        assert_eq!(
+            (
+                scaler_override.apply_to(&rules).min,
+                scaler_override.apply_to(&rules).max,
+                scaler_override.paused
+            ),
+            (2, 2, true)
+        );
+        let scaler_override = scaler_override
+            .with_setting(ScalerSetting::Max, None)
+            .unwrap()
+            .with_setting(ScalerSetting::Pause, None)
+            .unwrap();
+        assert_eq!(
+            (
+                scaler_override.apply_to(&rules).min,
+                scaler_override.apply_to(&rules).max,
+                scaler_override.paused
+            ),
+            (3, 5, false)
+        );
+        for (setting, invalid_value) in
             [(ScalerSetting::Min, "many"), (ScalerSetting::Max, "4097"), (ScalerSetting::Pause, "yes")]
         {
-            assert!(wish.with(knob, Some(wrong)).unwrap_err().contains(knob.name()), "{wrong}");
+            assert!(
+                scaler_override
+                    .with_setting(setting, Some(invalid_value))
+                    .unwrap_err()
+                    .contains(setting.name()),
+                "{invalid_value}"
+            );
         }
     }
 }

@@ -30,15 +30,15 @@ pub(crate) struct SharedConfig {
 
 impl SharedConfig {
     /// Returns the document of a store.
-    fn of(view: &StoreSnapshot) -> Self {
-        let entry = view.entries.get(SHARED_CONFIG_KEY);
+    fn of(snapshot: &StoreSnapshot) -> Self {
+        let entry = snapshot.entries.get(SHARED_CONFIG_KEY);
         let text = entry.map(|entry| Arc::clone(&entry.value));
-        Self { revision: view.revision_of(SHARED_CONFIG_KEY), text, missing_since: None }
+        Self { revision: snapshot.revision_of(SHARED_CONFIG_KEY), text, missing_since: None }
     }
 
     /// Looks at the present document of a store; returns `true` if it must be read again.
-    fn check(&mut self, view: &StoreSnapshot, now: Instant) -> bool {
-        match view.entries.get(SHARED_CONFIG_KEY) {
+    fn check(&mut self, snapshot: &StoreSnapshot, now: Instant) -> bool {
+        match snapshot.entries.get(SHARED_CONFIG_KEY) {
             None => {
                 if self.text.is_some() {
                     self.missing_since.get_or_insert(now);
@@ -55,10 +55,10 @@ impl SharedConfig {
     }
 
     /// Takes the present document, if there is one; returns the text to read with the file.
-    fn accept(&mut self, view: &StoreSnapshot, now: Instant) -> Option<Arc<str>> {
-        self.check(view, now);
-        if view.entries.contains_key(SHARED_CONFIG_KEY) {
-            *self = Self::of(view);
+    fn accept(&mut self, snapshot: &StoreSnapshot, now: Instant) -> Option<Arc<str>> {
+        self.check(snapshot, now);
+        if snapshot.entries.contains_key(SHARED_CONFIG_KEY) {
+            *self = Self::of(snapshot);
         }
         self.text.clone()
     }
@@ -87,10 +87,11 @@ pub(crate) fn read_with_shared(
 impl BalancerRuntime {
     /// Reads the file as it is now, with the present or last document of the store.
     pub(super) fn read_file(&self) -> Result<ConfigFile, ReadError> {
-        let view = self.store.snapshot();
+        let snapshot = self.store.snapshot();
         // The attempt counts, whatever its result.
-        let text =
-            lock(&self.shared_config).as_mut().and_then(|document| document.accept(&view, Instant::now()));
+        let text = lock(&self.shared_config)
+            .as_mut()
+            .and_then(|document| document.accept(&snapshot, Instant::now()));
         match text {
             Some(text) => config::read_with(&self.config_path, &text),
             None => config::read(&self.config_path),
@@ -99,10 +100,11 @@ impl BalancerRuntime {
 
     /// Puts other groups and listeners of the store in force. Operators' settings stay.
     pub(crate) fn apply_shared_config(&self) {
-        let view = self.store.snapshot();
-        let again =
-            lock(&self.shared_config).as_mut().is_some_and(|document| document.check(&view, Instant::now()));
-        if again {
+        let snapshot = self.store.snapshot();
+        let is_due = lock(&self.shared_config)
+            .as_mut()
+            .is_some_and(|document| document.check(&snapshot, Instant::now()));
+        if is_due {
             // The result is an event, and so in the log.
             drop(self.reload_file(false));
         }
@@ -111,35 +113,35 @@ impl BalancerRuntime {
     /// Returns the reason why the missing document is doubted, to be read behind the store's name, and since
     /// when; `None` if it is there, or never was.
     pub(super) fn missing_shared_config(&self) -> Option<(String, Instant)> {
-        let gone = lock(&self.shared_config).as_ref()?.missing_since?;
-        let why = format!(
+        let missing_since = lock(&self.shared_config).as_ref()?.missing_since?;
+        let reason = format!(
             "has no groups and listeners for all balancers any more (key `{SHARED_CONFIG_KEY}`): those that \
              it had stay in force; \
              plimsoll config push FILE puts some there, of an empty file if there are to be none"
         );
-        Some((why, gone))
+        Some((reason, missing_since))
     }
 
     /// Reads the file and puts it in force; returns the changes. With `forget` operators' settings end, at
     /// all balancers.
-    pub(super) fn reload_file(&self, forget: bool) -> Result<Vec<String>, String> {
-        let mut kept = self.lock_actions()?;
-        let one = lock(&self.reloading);
+    pub(super) fn reload_file(&self, forget_settings: bool) -> Result<Vec<String>, String> {
+        let mut actions = self.lock_actions()?;
+        let reload_guard = lock(&self.reload_lock);
         let mut states = vec![NotifyState::Reloading];
         states.extend(NotifyState::monotonic_usec_now().ok());
         notify_systemd(&states);
         let mut outcome = self.apply();
-        drop(one);
+        drop(reload_guard);
         if let Ok(changes) = &mut outcome {
             lock(&self.file_balancing).clear();
-            if forget {
-                changes.extend(self.forget_settings(&mut kept));
+            if forget_settings {
+                changes.extend(self.forget_settings(&mut actions));
             }
-            self.sync_actions(&mut kept, Reapply::All);
+            self.sync_actions(&mut actions, Reapply::All);
         }
         let status = match &outcome {
             Ok(_) => format!("running {}", self.config_path.display()),
-            Err(why) => format!("the last reload was refused: {why}"),
+            Err(error) => format!("the last reload was refused: {error}"),
         };
         notify_systemd(&[NotifyState::Ready, NotifyState::Status(&status)]);
         outcome

@@ -16,8 +16,8 @@ impl BalancerRuntime {
     /// # Errors
     /// Fails if the system refuses a thread.
     pub(crate) fn start_holding(self: &Arc<Self>) -> io::Result<()> {
-        let own = Arc::downgrade(self);
-        let holder = SocketHolder::start(move || own.upgrade()?.sockets(&|_| true))?;
+        let runtime = Arc::downgrade(self);
+        let holder = SocketHolder::start(move || runtime.upgrade()?.sockets(&|_| true))?;
         if let Some(holder) = holder {
             // The holder is set only here.
             let _ = self.holder.set(holder);
@@ -32,26 +32,29 @@ impl BalancerRuntime {
 
     /// Lets the Supervisor close its copies of the sockets without a listener among these.
     pub(super) fn hold_sockets_of(&self, listeners: &[ListenerSettings]) {
-        self.hold_matching_sockets(&|bound| {
-            let of = |listener: &ListenerSettings| {
-                listener.address == bound.address && listener.protocol.is_datagram() == bound.datagrams
+        self.hold_matching_sockets(&|sockets_entry| {
+            let is_same_socket = |listener: &ListenerSettings| {
+                listener.address == sockets_entry.address
+                    && listener.protocol.is_datagram() == sockets_entry.datagrams
             };
-            listeners.iter().any(of)
+            listeners.iter().any(is_same_socket)
         });
     }
 
     /// Closes a listener: the Supervisor's copies first.
     pub(super) fn close_listener(&self, listener: &str) -> Result<bool, String> {
         let (address, datagrams): (SocketAddr, bool) = self.engine.socket_of(listener)?;
-        self.hold_matching_sockets(&|bound| (bound.bound, bound.datagrams) != (address, datagrams));
+        self.hold_matching_sockets(&|sockets_entry| {
+            (sockets_entry.bound, sockets_entry.datagrams) != (address, datagrams)
+        });
         self.engine.close_listener(listener)
     }
 
     /// Opens a listener that was closed.
     pub(super) fn open_listener(&self, listener: &str) -> Result<bool, String> {
-        let opened = self.engine.open_listener(listener)?;
+        let was_opened = self.engine.open_listener(listener)?;
         self.hold_sockets();
-        Ok(opened)
+        Ok(was_opened)
     }
 
     /// Lets the Supervisor close all copies, because this process stops. It may wait for a second.
@@ -61,17 +64,18 @@ impl BalancerRuntime {
         }
     }
 
-    fn hold_matching_sockets(&self, stays: &dyn Fn(&ListenerSockets) -> bool) {
+    fn hold_matching_sockets(&self, is_kept: &dyn Fn(&ListenerSockets) -> bool) {
         if let Some(holder) = self.holder.get() {
-            holder.hold(|| self.sockets(stays));
+            holder.hold(|| self.sockets(is_kept));
         }
     }
 
     /// Returns copies of the sockets that clients connect to; `None` once another process has taken over.
-    fn sockets(&self, stays: &dyn Fn(&ListenerSockets) -> bool) -> Option<SocketSet> {
-        let elder = self.handoff_source().filter(|elder| elder.successor_pid().is_none())?;
-        let copied = elder.listening_sockets(&self.engine, stays);
-        copied
+    fn sockets(&self, is_kept: &dyn Fn(&ListenerSockets) -> bool) -> Option<SocketSet> {
+        let handoff_source =
+            self.handoff_source().filter(|handoff_source| handoff_source.successor_pid().is_none())?;
+        let result = handoff_source.listening_sockets(&self.engine, is_kept);
+        result
             .inspect_err(|error| tracing::warn!("the Supervisor cannot be given copies of sockets: {error}"))
             .ok()
     }

@@ -14,22 +14,22 @@ impl BalancerRuntime {
         if self.store.kind() == "memory" {
             return None;
         }
-        let (health, view) = (self.store.health(), self.store.snapshot());
-        let since = |at: Instant| at.elapsed().as_secs_f64();
-        let (doubt, doubted) = self.doubt_reason(&health).unzip();
-        let (error, at) = health.problem.unzip();
+        let (health, snapshot) = (self.store.health(), self.store.snapshot());
+        let seconds_since = |instant: Instant| instant.elapsed().as_secs_f64();
+        let (doubt_reason, doubted_at) = self.doubt_reason(&health).unzip();
+        let (error, failed_at) = health.problem.unzip();
         Some(StoreStatus {
             kind: self.store.kind().to_owned(),
             place: self.store.location(),
-            revision: view.revision,
-            entries: view.entries.len(),
+            revision: snapshot.revision,
+            entries: snapshot.entries.len(),
             failures: health.failures,
             conflicts: health.conflicts,
             reads: health.reads,
             error,
-            failing_seconds: at.map(since),
-            doubt,
-            doubted_seconds: doubted.map(since),
+            failing_seconds: failed_at.map(seconds_since),
+            doubt: doubt_reason,
+            doubted_seconds: doubted_at.map(seconds_since),
         })
     }
 
@@ -40,42 +40,42 @@ impl BalancerRuntime {
     }
 
     /// Publishes events if the store is lost or has lost entries, or is back.
-    pub(crate) fn report_store_health(&self, told: &mut StoreFaults) {
+    pub(crate) fn report_store_health(&self, faults: &mut StoreFaults) {
         let health = self.store.health();
         let name = || format!("the store in {} {}", self.store.kind(), self.store.location());
-        let tell = |kind, why: String, seconds: Option<f64>| {
+        let record_event = |kind, reason: String, seconds: Option<f64>| {
             let inputs = seconds.map(|seconds| ("seconds".to_owned(), seconds)).into_iter().collect();
-            self.engine.write_event(Event { kind, group: "".into(), member: None, why, inputs });
+            self.engine.write_event(Event { kind, group: "".into(), member: None, why: reason, inputs });
         };
-        match (&health.problem, told.lost_since) {
-            (Some((why, since)), None) => {
-                told.lost_since = Some(*since);
-                let why = format!(
-                    "{} cannot be used: {why}; what is known stays in force, and what operators do is \
+        match (&health.problem, faults.lost_since) {
+            (Some((reason, lost_at)), None) => {
+                faults.lost_since = Some(*lost_at);
+                let reason = format!(
+                    "{} cannot be used: {reason}; what is known stays in force, and what operators do is \
                      refused until it can",
                     name()
                 );
-                tell(EventKind::StoreLost, why, None);
+                record_event(EventKind::StoreLost, reason, None);
             }
-            (None, Some(since)) => {
-                told.lost_since = None;
-                let seconds = since.elapsed().as_secs_f64();
-                let why = format!("{} can be used again, after {seconds:.1} s", name());
-                tell(EventKind::StoreRecovered, why, Some(seconds));
+            (None, Some(lost_at)) => {
+                faults.lost_since = None;
+                let seconds = lost_at.elapsed().as_secs_f64();
+                let reason = format!("{} can be used again, after {seconds:.1} s", name());
+                record_event(EventKind::StoreRecovered, reason, Some(seconds));
             }
             _ => {}
         }
-        match (self.doubt_reason(&health), told.doubted_since) {
+        match (self.doubt_reason(&health), faults.doubted_since) {
             // The missing entries may differ from those a moment ago.
-            (Some((why, since)), before) if before != Some(since) => {
-                told.doubted_since = Some(since);
-                tell(EventKind::StoreLost, format!("{} {why}", name()), None);
+            (Some((reason, doubted_at)), previous_doubt) if previous_doubt != Some(doubted_at) => {
+                faults.doubted_since = Some(doubted_at);
+                record_event(EventKind::StoreLost, format!("{} {reason}", name()), None);
             }
-            (None, Some(since)) => {
-                told.doubted_since = None;
-                let seconds = since.elapsed().as_secs_f64();
-                let why = format!("{} is believed again, after {seconds:.1} s", name());
-                tell(EventKind::StoreRecovered, why, Some(seconds));
+            (None, Some(doubted_at)) => {
+                faults.doubted_since = None;
+                let seconds = doubted_at.elapsed().as_secs_f64();
+                let reason = format!("{} is believed again, after {seconds:.1} s", name());
+                record_event(EventKind::StoreRecovered, reason, Some(seconds));
             }
             _ => {}
         }

@@ -28,10 +28,11 @@ impl WhatIfModel {
     /// Returns the data of a group; `interval` is the time in seconds between two load reports, if there are
     /// any.
     pub(super) fn of(group: &GroupStatus, threads: usize, interval: f64) -> Self {
-        let measured = group.load_line.as_ref().and_then(|line| line.balancer_capacity);
+        let measured_capacity = group.load_line.as_ref().and_then(|line| line.balancer_capacity);
         let threads = threads.max(1);
-        let balancer_work =
-            measured.filter(|most| *most > 0.0).map_or(DEFAULT_BALANCER_WORK, |most| threads as f64 / most);
+        let balancer_work = measured_capacity
+            .filter(|capacity| *capacity > 0.0)
+            .map_or(DEFAULT_BALANCER_WORK, |capacity| threads as f64 / capacity);
         let (routing, _) = model_routing(&group.strategy, interval);
         Self { routing, threads, balancer_work }
     }
@@ -40,48 +41,48 @@ impl WhatIfModel {
     ///
     /// # Errors
     /// Fails if the numbers make no model.
-    pub(super) fn evaluate(&self, ask: &WhatIfInput) -> Result<WhatIfResult, String> {
-        let members = f64::from(ask.members) * f64::from(ask.cores) / ask.demand;
-        let own = self.threads as f64 / self.balancer_work;
-        let saturation = members.min(own);
-        let sound = ask.rate > 0.0 && ask.demand > 0.0 && ask.rate.is_finite();
-        if !(sound && saturation.is_finite() && saturation > 0.0) {
+    pub(super) fn evaluate(&self, query: &WhatIfInput) -> Result<WhatIfResult, String> {
+        let members = f64::from(query.members) * f64::from(query.cores) / query.demand;
+        let own_capacity = self.threads as f64 / self.balancer_work;
+        let saturation = members.min(own_capacity);
+        let is_valid = query.rate > 0.0 && query.demand > 0.0 && query.rate.is_finite();
+        if !(is_valid && saturation.is_finite() && saturation > 0.0) {
             return Err("no model has these numbers: give a rate, a demand and members above 0".into());
         }
-        let response = if ask.rate < saturation { self.response(ask, ask.rate)? } else { None };
+        let response = if query.rate < saturation { self.response(query, query.rate)? } else { None };
         let mut curve = Vec::with_capacity(CURVE_POINTS.len());
-        for part in CURVE_POINTS {
-            let rate = part * saturation;
-            curve.extend(self.response(ask, rate)?.map(|response| (rate, response)));
+        for load_fraction in CURVE_POINTS {
+            let rate = load_fraction * saturation;
+            curve.extend(self.response(query, rate)?.map(|response| (rate, response)));
         }
         Ok(WhatIfResult {
             response,
-            utilization: (ask.rate / members).min(1.0),
-            balancer: (ask.rate / own).min(1.0),
+            utilization: (query.rate / members).min(1.0),
+            balancer: (query.rate / own_capacity).min(1.0),
             saturation,
-            bottleneck: if members <= own { "the members" } else { "the balancer" }.into(),
+            bottleneck: if members <= own_capacity { "the members" } else { "the balancer" }.into(),
             policy: self.routing.to_string(),
             curve,
         })
     }
 
     /// Returns the mean time of a request at a rate; `None` if it is infinite.
-    fn response(&self, ask: &WhatIfInput, rate: f64) -> Result<Option<f64>, String> {
-        let text = self.model(ask, rate);
+    fn response(&self, query: &WhatIfInput, rate: f64) -> Result<Option<f64>, String> {
+        let text = self.model(query, rate);
         let model = read(&text, &BTreeMap::new())
-            .map_err(|why| format!("no model can be made of that: {why}"))?
+            .map_err(|error| format!("no model can be made of that: {error}"))?
             .model;
-        let (found, convergence) = solve(&model);
-        let entry = found.entries.iter().find_map(|entry| entry.response);
+        let (solution, convergence) = solve(&model);
+        let entry = solution.entries.iter().find_map(|entry| entry.response);
         let response = entry.map(|time| time.mean).filter(|time| time.is_finite() && *time > 0.0);
         Ok(response.filter(|_| convergence.converged && !convergence.overloaded))
     }
 
     /// Returns the model in the short TOML of models.
-    fn model(&self, ask: &WhatIfInput, rate: f64) -> String {
-        let WhatIfInput { members, demand, cores, .. } = ask;
+    fn model(&self, query: &WhatIfInput, rate: f64) -> String {
+        let WhatIfInput { members, demand, cores, .. } = query;
         let (threads, balancer, policy) = (self.threads, self.balancer_work, self.routing.policy.name());
-        let age = if self.routing.max_age > 0.0 {
+        let max_age_line = if self.routing.max_age > 0.0 {
             format!("age = {}\n", self.routing.max_age)
         } else {
             String::new()
@@ -89,7 +90,7 @@ impl WhatIfModel {
         format!(
             "[balancer]\nworkers = {threads}\ndemand = {balancer}\n\n[[clients]]\nname = \"clients\"\ngroup \
              = \"members\"\nrate = {rate}\n\n\
-             [[group]]\nname = \"members\"\npolicy = \"{policy}\"\n{age}demand = {demand}\ncores = \
+             [[group]]\nname = \"members\"\npolicy = \"{policy}\"\n{max_age_line}demand = {demand}\ncores = \
              {cores}\nmembers = {members}\n"
         )
     }
@@ -124,7 +125,7 @@ pub fn model_routing(strategy: &str, age: f64) -> (Routing, Option<&'static str>
 mod tests {
     use super::*;
 
-    fn known(strategy: &str) -> WhatIfModel {
+    fn test_model(strategy: &str) -> WhatIfModel {
         WhatIfModel::of(
             &GroupStatus { name: "web".into(), strategy: strategy.into(), ..GroupStatus::default() },
             2,
@@ -132,47 +133,48 @@ mod tests {
         )
     }
 
-    fn ask(rate: f64, members: u32, demand: f64, cores: u32) -> WhatIfInput {
+    fn test_query(rate: f64, members: u32, demand: f64, cores: u32) -> WhatIfInput {
         WhatIfInput { group: "web".into(), rate, members, demand, cores }
     }
 
     #[test]
     fn one_member_is_a_queue_of_which_the_books_know_the_time() {
         // M/M/1: 10 ms of work at 50 a second take 20 ms, and a little at the balancer.
-        let found = known("random").evaluate(&ask(50.0, 1, 0.01, 1)).unwrap();
-        let response = found.response.unwrap();
+        let result = test_model("random").evaluate(&test_query(50.0, 1, 0.01, 1)).unwrap();
+        let response = result.response.unwrap();
         assert!((response - 0.02).abs() < 0.001, "{response}");
-        assert_eq!((found.utilization, found.saturation, &*found.bottleneck), (0.5, 100.0, "the members"));
-        let times: Vec<f64> = found.curve.iter().map(|(_, time)| *time).collect();
-        assert!(times.len() > 10 && times.is_sorted(), "{times:?}");
+        assert_eq!((result.utilization, result.saturation, &*result.bottleneck), (0.5, 100.0, "the members"));
+        let response_times: Vec<f64> = result.curve.iter().map(|(_, time)| *time).collect();
+        assert!(response_times.len() > 10 && response_times.is_sorted(), "{response_times:?}");
     }
 
     #[test]
     fn more_of_it_helps_and_too_much_has_no_end() {
-        let known = known("adaptive");
-        let [two, four] =
-            [2, 4].map(|members| known.evaluate(&ask(150.0, members, 0.01, 1)).unwrap().response.unwrap());
-        assert!(four < two, "{four} {two}");
-        let over = known.evaluate(&ask(250.0, 2, 0.01, 1)).unwrap();
-        assert_eq!((over.response, over.utilization), (None, 1.0));
-        assert!(!over.curve.is_empty());
+        let balancing_model = test_model("adaptive");
+        let [two_members, four_members] = [2, 4].map(|members| {
+            balancing_model.evaluate(&test_query(150.0, members, 0.01, 1)).unwrap().response.unwrap()
+        });
+        assert!(four_members < two_members, "{four_members} {two_members}");
+        let overloaded = balancing_model.evaluate(&test_query(250.0, 2, 0.01, 1)).unwrap();
+        assert_eq!((overloaded.response, overloaded.utilization), (None, 1.0));
+        assert!(!overloaded.curve.is_empty());
     }
 
     #[test]
     fn the_balancer_itself_may_be_what_holds_back() {
-        let found = known("random").evaluate(&ask(1000.0, 200, 0.001, 8)).unwrap();
-        assert_eq!((&*found.bottleneck, found.saturation), ("the balancer", 40_000.0));
-        assert!(known("random").evaluate(&ask(f64::NAN, 1, 0.01, 1)).is_err());
-        assert!(known("random").evaluate(&ask(1.0, 1, 0.0, 1)).is_err());
+        let result = test_model("random").evaluate(&test_query(1000.0, 200, 0.001, 8)).unwrap();
+        assert_eq!((&*result.bottleneck, result.saturation), ("the balancer", 40_000.0));
+        assert!(test_model("random").evaluate(&test_query(f64::NAN, 1, 0.01, 1)).is_err());
+        assert!(test_model("random").evaluate(&test_query(1.0, 1, 0.0, 1)).is_err());
     }
 
     #[test]
     fn every_strategy_has_a_model() {
         for strategy in plimsoll_brain::strategy::ALL {
             for members in [1, 3, 64] {
-                let found = known(strategy.name).evaluate(&ask(40.0, members, 0.01, 2)).unwrap();
+                let result = test_model(strategy.name).evaluate(&test_query(40.0, members, 0.01, 2)).unwrap();
                 assert!(
-                    found.response.is_some_and(|response| response >= 0.009),
+                    result.response.is_some_and(|response| response >= 0.009),
                     "{} {members}",
                     strategy.name
                 );

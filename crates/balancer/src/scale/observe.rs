@@ -41,42 +41,46 @@ pub(super) struct GroupRates {
 
 impl PreviousCounters {
     /// Returns the changes; `None` at the first look.
-    pub(super) fn rates_since(&mut self, look: &GroupSnapshot, seconds: f64) -> Option<GroupRates> {
-        let status = &look.status;
+    pub(super) fn rates_since(&mut self, snapshot: &GroupSnapshot, seconds: f64) -> Option<GroupRates> {
+        let status = &snapshot.status;
         let refused: u64 = status.rejected.values().sum();
-        let under_way: u64 =
+        let in_flight: u64 =
             status.members.iter().map(|member| u64::from(member.in_flight)).sum::<u64>() + status.queued;
-        let now = (status.latency.count + refused, under_way);
-        let before = self.counts.replace(now);
-        let no_room: u64 = NO_ROOM.iter().filter_map(|reason| status.rejected.get(*reason)).sum();
-        let no_room_since = no_room.saturating_sub(std::mem::replace(&mut self.refused, no_room));
-        let fresh: Vec<u64> = match self.duration_counts.len() == look.latency_counts.len() {
-            true => look
+        let counts = (status.latency.count + refused, in_flight);
+        let previous = self.counts.replace(counts);
+        let capacity_rejections: u64 =
+            CAPACITY_REASONS.iter().filter_map(|reason| status.rejected.get(*reason)).sum();
+        let new_rejections =
+            capacity_rejections.saturating_sub(std::mem::replace(&mut self.refused, capacity_rejections));
+        let new_durations: Vec<u64> = match self.duration_counts.len() == snapshot.latency_counts.len() {
+            true => snapshot
                 .latency_counts
                 .iter()
                 .zip(&self.duration_counts)
-                .map(|(now, before)| now.saturating_sub(*before))
+                .map(|(current, previous)| current.saturating_sub(*previous))
                 .collect(),
             false => Vec::new(),
         };
-        let response = quantile(&fresh, 0.95);
+        let response = quantile(&new_durations, 0.95);
         // Too few are kept for the next look.
-        if response.is_some() || fresh.is_empty() {
-            self.duration_counts.clone_from(&look.latency_counts);
+        if response.is_some() || new_durations.is_empty() {
+            self.duration_counts.clone_from(&snapshot.latency_counts);
         }
-        let before = before.filter(|_| seconds > 0.0)?;
+        let previous = previous.filter(|_| seconds > 0.0)?;
         // The requests in flight at a drained member when it left are not counted any more, which could make
         // the count negative.
-        let ended = now.0.saturating_sub(before.0) as f64;
-        let came = (ended + now.1 as f64 - before.1 as f64).max(0.0);
-        let refused = no_room_since as f64 / seconds;
-        let (elsewhere, waiting) =
-            look.other_balancers.values().fold((0.0, 0.0), |sums, one| (sums.0 + one.0, sums.1 + one.1));
-        let waiting = status.queued as f64 + waiting;
+        let completed = counts.0.saturating_sub(previous.0) as f64;
+        let arrived = (completed + counts.1 as f64 - previous.1 as f64).max(0.0);
+        let refused = new_rejections as f64 / seconds;
+        let (rate_elsewhere, peer_queued) = snapshot
+            .other_balancers
+            .values()
+            .fold((0.0, 0.0), |sums, peer| (sums.0 + peer.0, sums.1 + peer.1));
+        let queued = status.queued as f64 + peer_queued;
         Some(GroupRates {
-            rate: came / seconds + elsewhere,
-            rate_elsewhere: elsewhere,
-            queued: waiting,
+            rate: arrived / seconds + rate_elsewhere,
+            rate_elsewhere,
+            queued,
             refused,
             response_p95: response,
         })
@@ -86,27 +90,27 @@ impl PreviousCounters {
 /// Returns the seconds below which a share of the requests lies, if there are enough of them.
 fn quantile(times: &[u64], share: f64) -> Option<f64> {
     let count: u64 = times.iter().sum();
-    if count < FEW {
+    if count < MIN_SAMPLES {
         return None;
     }
     let rank = (count as f64 * share).ceil() as u64;
-    let mut seen = 0;
-    let place = times.iter().position(|here| {
-        seen += here;
-        seen >= rank
+    let mut cumulative = 0;
+    let bucket = times.iter().position(|bucket_count| {
+        cumulative += bucket_count;
+        cumulative >= rank
     })?;
-    GroupSnapshot::bucket_seconds().get(place).copied()
+    GroupSnapshot::bucket_seconds().get(bucket).copied()
 }
 
 /// The reasons of rejections that another member would avoid.
-const NO_ROOM: [&str; 3] = ["queue_full", "queue_timeout", "shed"];
+const CAPACITY_REASONS: [&str; 3] = ["queue_full", "queue_timeout", "shed"];
 
 /// The least number of requests for a percentile: that of 20 would be the longest but one.
-const FEW: u64 = 50;
+const MIN_SAMPLES: u64 = 50;
 
 /// The members of a group, as its scaler counts them.
 pub(super) struct MemberRoster<'a> {
-    pub(super) crew: &'a InstanceSet,
+    pub(super) instance_set: &'a InstanceSet,
     /// Whether the scaler can remove members that it did not start, because it only sets their number.
     pub(super) removes_any: bool,
     /// The number of members that were asked for and have not been found yet.
@@ -118,19 +122,17 @@ pub(super) struct MemberRoster<'a> {
 }
 
 impl MemberRoster<'_> {
-    pub(super) fn observe_members<'l>(&self, look: &'l GroupSnapshot) -> Vec<MemberObservation<'l>> {
-        let listed = look.status.members.iter().map(|member| self.observe_member(member, look));
-        let mut seen: Vec<MemberObservation<'l>> = listed.collect();
-        let known = |name: &Arc<str>| look.status.members.iter().any(|member| *member.name == **name);
-        let coming =
+    pub(super) fn observe_members<'l>(&self, snapshot: &'l GroupSnapshot) -> Vec<MemberObservation<'l>> {
+        let listed = snapshot.status.members.iter().map(|member| self.observe_member(member, snapshot));
+        let mut observations: Vec<MemberObservation<'l>> = listed.collect();
+        let is_listed = |name: &Arc<str>| snapshot.status.members.iter().any(|member| *member.name == **name);
+        let is_starting =
             |stage| matches!(stage, InstanceState::Asked | InstanceState::Coming | InstanceState::Serving);
-        let hidden = self
-            .crew
-            .instances()
-            .iter()
-            .filter(|hand| coming(hand.state) && !hand.member.as_ref().is_some_and(known));
-        let awaited = hidden.count() + self.awaited as usize;
-        seen.extend((0..awaited).map(|_| MemberObservation {
+        let unlisted = self.instance_set.instances().iter().filter(|instance| {
+            is_starting(instance.state) && !instance.member.as_ref().is_some_and(is_listed)
+        });
+        let awaited = unlisted.count() + self.awaited as usize;
+        observations.extend((0..awaited).map(|_| MemberObservation {
             name: "",
             capacity: self.unit_capacity,
             state: ScaledMemberState::Starting,
@@ -140,13 +142,21 @@ impl MemberRoster<'_> {
             line: None,
             share: 1.0,
         }));
-        seen
+        observations
     }
 
-    fn observe_member<'l>(&self, member: &'l MemberStatus, look: &GroupSnapshot) -> MemberObservation<'l> {
-        let hand = self.crew.instances().iter().find(|hand| hand.member.as_deref() == Some(&*member.name));
-        let lost = Duration::from_secs_f64(member.since_seconds.clamp(0.0, 1e9)) >= self.grace;
-        let standing = match (hand.map(|hand| hand.state), member.state) {
+    fn observe_member<'l>(
+        &self,
+        member: &'l MemberStatus,
+        snapshot: &GroupSnapshot,
+    ) -> MemberObservation<'l> {
+        let instance = self
+            .instance_set
+            .instances()
+            .iter()
+            .find(|instance| instance.member.as_deref() == Some(&*member.name));
+        let is_overdue = Duration::from_secs_f64(member.since_seconds.clamp(0.0, 1e9)) >= self.grace;
+        let member_state = match (instance.map(|instance| instance.state), member.state) {
             (Some(InstanceState::Draining | InstanceState::Stopping), _) | (_, MemberState::Draining) => {
                 ScaledMemberState::Draining
             }
@@ -154,22 +164,22 @@ impl MemberRoster<'_> {
             (_, state) if state.is_eligible() => ScaledMemberState::Usable,
             (Some(InstanceState::Asked | InstanceState::Coming), _) => ScaledMemberState::Starting,
             // The member may come back before another one could be started.
-            _ if lost => ScaledMemberState::Unavailable,
+            _ if is_overdue => ScaledMemberState::Unavailable,
             _ => ScaledMemberState::Starting,
         };
         MemberObservation {
             name: &member.name,
             capacity: member.capacity,
-            state: standing,
-            is_removable: hand.is_some() || self.removes_any,
+            state: member_state,
+            is_removable: instance.is_some() || self.removes_any,
             in_flight: member.in_flight.saturating_add(member.in_flight_elsewhere.round() as u32),
-            utilization: look.processors.get(&member.name).copied(),
+            utilization: snapshot.processors.get(&member.name).copied(),
             // The load line is the part that others leave; with the others' part it is the capacity for all.
             line: member
                 .load_line
                 .as_ref()
                 .and_then(|line| line.capacity)
-                .map(|line| line + look.other_balancers.get(&member.name).map_or(0.0, |(rate, _)| *rate)),
+                .map(|line| line + snapshot.other_balancers.get(&member.name).map_or(0.0, |(rate, _)| *rate)),
             // The capacity of a host counts once, however many groups are there.
             share: member.host.as_ref().map_or(1.0, |host| host.own),
         }
@@ -200,9 +210,9 @@ mod tests {
 
     use super::*;
 
-    fn look(ended: u64, in_flight: u64, queued: u64, times: &[u64]) -> GroupSnapshot {
+    fn group_snapshot(completed: u64, in_flight: u64, queued: u64, times: &[u64]) -> GroupSnapshot {
         let mut status = GroupStatus { queued: queued + in_flight, ..GroupStatus::default() };
-        status.latency.count = ended;
+        status.latency.count = completed;
         GroupSnapshot {
             status,
             latency_counts: times.to_vec(),
@@ -213,69 +223,72 @@ mod tests {
 
     #[test]
     fn what_comes_to_other_balancers_comes_too() {
-        let mut before = PreviousCounters::default();
-        before.rates_since(&look(100, 0, 0, &[]), 1.0);
-        let mut look = look(150, 30, 5, &[]);
-        look.other_balancers = BTreeMap::from([("a".to_owned(), (30.0, 2.0)), ("b".to_owned(), (10.5, 0.0))]);
-        let since = before.rates_since(&look, 1.0).unwrap();
-        assert_eq!((since.rate, since.rate_elsewhere, since.queued), (50.0 + 35.0 + 40.5, 40.5, 37.0));
+        let mut counters = PreviousCounters::default();
+        counters.rates_since(&group_snapshot(100, 0, 0, &[]), 1.0);
+        let mut current = group_snapshot(150, 30, 5, &[]);
+        current.other_balancers =
+            BTreeMap::from([("a".to_owned(), (30.0, 2.0)), ("b".to_owned(), (10.5, 0.0))]);
+        let rates = counters.rates_since(&current, 1.0).unwrap();
+        assert_eq!((rates.rate, rates.rate_elsewhere, rates.queued), (50.0 + 35.0 + 40.5, 40.5, 37.0));
         // A member's capacity for all is the part that others leave and the part that they use; a member that
         // serves others is not idle.
         let line = MemberLoadLine { capacity: Some(70.0), ..MemberLoadLine::default() };
-        look.status.members = vec![MemberStatus {
+        current.status.members = vec![MemberStatus {
             name: "a".into(),
             load_line: Some(line),
             in_flight: 2,
             in_flight_elsewhere: 3.4,
             ..crate::test_data::sample_status().groups[0].members[0].clone()
         }];
-        let crew = InstanceSet::new(InstanceTimeouts::default());
+        let instance_set = InstanceSet::new(InstanceTimeouts::default());
         let roster = MemberRoster {
-            crew: &crew,
+            instance_set: &instance_set,
             removes_any: true,
             awaited: 0,
             unit_capacity: 1.0,
             grace: Duration::ZERO,
         };
-        let seen = roster.observe_members(&look);
-        assert_eq!((seen[0].line, seen[0].in_flight), (Some(100.0), 5));
-        assert_eq!(find_member(&look.status, "a").unwrap().in_flight, 5);
+        let observations = roster.observe_members(&current);
+        assert_eq!((observations[0].line, observations[0].in_flight), (Some(100.0), 5));
+        assert_eq!(find_member(&current.status, "a").unwrap().in_flight, 5);
     }
 
     #[test]
     fn what_came_is_what_ended_and_what_is_under_way() {
-        let mut before = PreviousCounters::default();
-        assert_eq!(before.rates_since(&look(100, 0, 0, &[]), 1.0), None);
-        let since = before.rates_since(&look(150, 30, 0, &[]), 2.0).unwrap();
-        assert_eq!((since.rate, since.queued, since.response_p95), (40.0, 30.0, None));
+        let mut counters = PreviousCounters::default();
+        assert_eq!(counters.rates_since(&group_snapshot(100, 0, 0, &[]), 1.0), None);
+        let rates = counters.rates_since(&group_snapshot(150, 30, 0, &[]), 2.0).unwrap();
+        assert_eq!((rates.rate, rates.queued, rates.response_p95), (40.0, 30.0, None));
         // The requests in flight end, and none come.
-        assert_eq!(before.rates_since(&look(180, 0, 0, &[]), 1.0).unwrap().rate, 0.0);
+        assert_eq!(counters.rates_since(&group_snapshot(180, 0, 0, &[]), 1.0).unwrap().rate, 0.0);
     }
 
     #[test]
     fn only_want_of_room_counts_as_refused() {
-        let mut before = PreviousCounters::default();
-        let refused = |reasons: &[(&str, u64)]| {
-            let mut look = look(0, 0, 0, &[]);
-            look.status.rejected = reasons.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-            look
+        let mut counters = PreviousCounters::default();
+        let snapshot_with = |reasons: &[(&str, u64)]| {
+            let mut snapshot = group_snapshot(0, 0, 0, &[]);
+            snapshot.status.rejected =
+                reasons.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+            snapshot
         };
-        before.rates_since(&refused(&[("shed", 7)]), 1.0);
-        let now = refused(&[("shed", 9), ("queue_full", 4), ("no_member", 50), ("bad_request", 3)]);
-        assert_eq!(before.rates_since(&now, 2.0).unwrap().refused, 3.0);
-        assert_eq!(before.rates_since(&now, 1.0).unwrap().refused, 0.0);
+        counters.rates_since(&snapshot_with(&[("shed", 7)]), 1.0);
+        let current = snapshot_with(&[("shed", 9), ("queue_full", 4), ("no_member", 50), ("bad_request", 3)]);
+        assert_eq!(counters.rates_since(&current, 2.0).unwrap().refused, 3.0);
+        assert_eq!(counters.rates_since(&current, 1.0).unwrap().refused, 0.0);
     }
 
     #[test]
     fn times_are_those_since_the_look_before() {
-        let mut before = PreviousCounters::default();
+        let mut counters = PreviousCounters::default();
         let mut times = vec![0; GroupSnapshot::bucket_seconds().len()];
         times[3] = 1000;
-        before.rates_since(&look(0, 0, 0, &times), 1.0);
+        counters.rates_since(&group_snapshot(0, 0, 0, &times), 1.0);
         times[40] = 95;
         times[50] = 5;
-        let response = before.rates_since(&look(0, 0, 0, &times), 1.0).unwrap().response_p95.unwrap();
+        let response =
+            counters.rates_since(&group_snapshot(0, 0, 0, &times), 1.0).unwrap().response_p95.unwrap();
         assert_eq!(response, GroupSnapshot::bucket_seconds()[40]);
-        assert_eq!(before.rates_since(&look(0, 0, 0, &times), 1.0).unwrap().response_p95, None);
+        assert_eq!(counters.rates_since(&group_snapshot(0, 0, 0, &times), 1.0).unwrap().response_p95, None);
     }
 }

@@ -46,29 +46,30 @@ impl HandoffChannel {
     }
 
     /// Sets the timeout of both directions; `None` for no limit.
-    pub(super) fn set_timeout(&self, patience: Option<Duration>) -> io::Result<()> {
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         // A timeout of zero is not possible; the least one is over at once all the same.
-        let patience = patience.map(|patience| patience.max(Duration::from_millis(1)));
-        self.stream.set_read_timeout(patience)?;
-        self.stream.set_write_timeout(patience)
+        let timeout = timeout.map(|timeout| timeout.max(Duration::from_millis(1)));
+        self.stream.set_read_timeout(timeout)?;
+        self.stream.set_write_timeout(timeout)
     }
 
     /// Sends a message.
     pub(super) fn send(
         &mut self,
-        is: &str,
+        message_type: &str,
         body: &impl Serialize,
         sockets: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let text = serde_json::to_vec(&HandoffMessage::new(is, body)?)?;
+        let text = serde_json::to_vec(&HandoffMessage::new(message_type, body)?)?;
         let length = u32::try_from(text.len()).ok().filter(|length| *length <= MAX_MESSAGE);
         let length = length.ok_or_else(|| io::Error::other("the message is too long"))?;
         let count = u32::try_from(sockets.len()).map_err(io::Error::other)?;
         self.stream.write_all(&[length.to_le_bytes(), count.to_le_bytes()].concat())?;
         self.stream.write_all(&text)?;
         for batch in sockets.chunks(SOCKETS_PER_BATCH) {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_BATCH))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            let mut control_space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_BATCH))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut control_space);
             if !ancillary.push(SendAncillaryMessage::ScmRights(batch)) {
                 return Err(io::Error::other("there is no room for sockets"));
             }
@@ -105,34 +106,34 @@ impl HandoffChannel {
     }
 
     fn receive_batch(&mut self, sockets: &mut Vec<OwnedFd>) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_BATCH))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut control_space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_BATCH))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut control_space);
         let mut byte = [0];
-        let mut space = [IoSliceMut::new(&mut byte)];
-        let got =
-            retry_on_intr(|| recvmsg(&self.stream, &mut space, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
-        let before = sockets.len();
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(batch) = message {
+        let mut io_slices = [IoSliceMut::new(&mut byte)];
+        let received =
+            retry_on_intr(|| recvmsg(&self.stream, &mut io_slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
+        let socket_count = sockets.len();
+        for control_message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(batch) = control_message {
                 sockets.extend(batch);
             }
         }
-        if got.bytes == 0 {
+        if received.bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if sockets.len() == before || got.flags.contains(ReturnFlags::CTRUNC) {
+        if sockets.len() == socket_count || received.flags.contains(ReturnFlags::CTRUNC) {
             return Err(io::Error::other("sockets did not come: perhaps there are no more files"));
         }
         Ok(())
     }
 
     /// Waits until the other end has closed, for `patience` at most; returns `true` if it has.
-    pub(super) fn wait_closed(&mut self, patience: Duration) -> bool {
-        let end = Instant::now() + patience;
+    pub(super) fn wait_closed(&mut self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         let mut rest = [0; 64];
-        while Instant::now() < end {
-            let left = end.saturating_duration_since(Instant::now());
-            if self.set_timeout(Some(left)).is_err() {
+        while Instant::now() < deadline {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if self.set_timeout(Some(remaining)).is_err() {
                 return false;
             }
             match self.stream.read(&mut rest) {

@@ -26,8 +26,10 @@ impl SharedStoreView {
     /// Returns the view of a store that others share; nothing of any other.
     pub(crate) fn of(store: &dyn Store) -> Self {
         let Some(prefix) = store.prefix() else { return Self::default() };
-        let view = store.snapshot();
-        if view.entries.iter().map(|(key, entry)| key.len() + entry.value.len()).sum::<usize>() > MAX_BYTES {
+        let snapshot = store.snapshot();
+        if snapshot.entries.iter().map(|(key, entry)| key.len() + entry.value.len()).sum::<usize>()
+            > MAX_BYTES
+        {
             tracing::warn!(
                 "the store has more than {} MiB: the next process is not told of it",
                 MAX_BYTES >> 20
@@ -37,15 +39,15 @@ impl SharedStoreView {
         let entry = |(key, entry): (&String, &StoreEntry)| {
             (key.clone(), entry.value.to_string(), entry.revision, entry.lease)
         };
-        let entries = view.entries.iter().map(entry).collect();
-        Self { prefix: prefix.to_owned(), revision: view.revision, entries }
+        let entries = snapshot.entries.iter().map(entry).collect();
+        Self { prefix: prefix.to_owned(), revision: snapshot.revision, entries }
     }
 
     /// Returns the view, if it is of a store with this prefix. The endpoints may be others now, as when etcd
     /// has moved.
     pub(crate) fn into_view(self, prefix: &str) -> Option<StoreSnapshot> {
-        let Self { prefix: own, revision, entries } = self;
-        if revision <= 0 || own != prefix {
+        let Self { prefix: stored_prefix, revision, entries } = self;
+        if revision <= 0 || stored_prefix != prefix {
             return None;
         }
         let entries = entries

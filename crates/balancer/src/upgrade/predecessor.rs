@@ -56,8 +56,9 @@ impl CurrentProgram {
     pub(crate) fn current() -> io::Result<Self> {
         let mut arguments = std::env::args_os();
         // A given path is resolved anew each time, as it may be a link to the current version.
-        let given = arguments.next().map(PathBuf::from).filter(|path| path.components().count() > 1);
-        let path = match given.map(std::path::absolute) {
+        let program_argument =
+            arguments.next().map(PathBuf::from).filter(|path| path.components().count() > 1);
+        let path = match program_argument.map(std::path::absolute) {
             Some(Ok(path)) if path.exists() => path,
             _ => std::env::current_exe()?,
         };
@@ -73,9 +74,9 @@ pub(crate) struct HandoffSource {
     /// Whether the service manager keeps the control socket.
     keeps_control: bool,
     /// Whether a process is about to take over.
-    upgrading: AtomicBool,
+    is_upgrading: AtomicBool,
     successor: Mutex<Option<ActiveSuccessor>>,
-    taken_over: Notify,
+    taken_over_notify: Notify,
 }
 
 /// The successor.
@@ -118,7 +119,7 @@ pub(crate) trait HandoffParticipant {
     fn catch_up(&self);
 
     /// Leaves: the next process has begun. `fleet` means also as the same balancer among others.
-    fn leave(&self, fleet: bool);
+    fn leave(&self, in_fleet: bool);
 }
 
 const UPGRADE_UNDER_WAY: &str = "an upgrade is under way: wait for its end";
@@ -128,8 +129,8 @@ struct UpgradeGuard<'a>(&'a AtomicBool);
 
 impl<'a> UpgradeGuard<'a> {
     /// Returns a mark; `None` if there is one already.
-    fn begin(busy: &'a AtomicBool) -> Option<Self> {
-        (!busy.swap(true, SeqCst)).then_some(Self(busy))
+    fn begin(is_upgrading: &'a AtomicBool) -> Option<Self> {
+        (!is_upgrading.swap(true, SeqCst)).then_some(Self(is_upgrading))
     }
 }
 
@@ -167,22 +168,22 @@ impl HandoffSource {
     /// `keeps_control` means that the service manager keeps the control socket.
     pub(crate) fn new(
         program: CurrentProgram,
-        others: Vec<(&'static str, OwnedFd)>,
+        other_sockets: Vec<(&'static str, OwnedFd)>,
         keeps_control: bool,
     ) -> Self {
         Self {
             program,
             keeps_control,
-            other_sockets: Mutex::new(others),
-            upgrading: AtomicBool::new(false),
+            other_sockets: Mutex::new(other_sockets),
+            is_upgrading: AtomicBool::new(false),
             successor: Mutex::default(),
-            taken_over: Notify::new(),
+            taken_over_notify: Notify::new(),
         }
     }
 
     /// Returns the process that has taken over, if one has.
     pub(crate) fn successor_pid(&self) -> Option<u32> {
-        lock(&self.successor).as_ref().map(|taken| taken.pid)
+        lock(&self.successor).as_ref().map(|successor| successor.pid)
     }
 
     /// Checks that changes are possible here.
@@ -193,12 +194,12 @@ impl HandoffSource {
         if let Some(pid) = self.successor_pid() {
             return Err(format!("process {pid} has taken over: try again"));
         }
-        if self.upgrading.load(SeqCst) { Err(UPGRADE_UNDER_WAY.into()) } else { Ok(()) }
+        if self.is_upgrading.load(SeqCst) { Err(UPGRADE_UNDER_WAY.into()) } else { Ok(()) }
     }
 
     /// Returns once another process has taken over.
     pub(crate) async fn taken_over(&self) {
-        self.taken_over.notified().await;
+        self.taken_over_notify.notified().await;
     }
 
     /// Starts another process that takes over; `binary` is run in place of this one's.
@@ -208,51 +209,51 @@ impl HandoffSource {
     pub(crate) fn hand_over(
         &self,
         engine: &Engine,
-        house: &dyn HandoffParticipant,
+        participant: &dyn HandoffParticipant,
         binary: Option<&Path>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<UpgradeResult, String> {
         check_can_exit(std::process::id())?;
-        let busy = UpgradeGuard::begin(&self.upgrading).ok_or(UPGRADE_UNDER_WAY)?;
+        let guard = UpgradeGuard::begin(&self.is_upgrading).ok_or(UPGRADE_UNDER_WAY)?;
         if let Some(pid) = self.successor_pid() {
             return Err(format!("process {pid} has taken over already: ask that"));
         }
         if engine.is_stopping() {
             return Err("the process is stopping".into());
         }
-        let program = binary.unwrap_or(&self.program.path);
-        tracing::info!("upgrade: {} is started", program.display());
-        let outcome = self.attempt_upgrade(engine, house, program, patience);
+        let program_path = binary.unwrap_or(&self.program.path);
+        tracing::info!("upgrade: {} is started", program_path.display());
+        let outcome = self.attempt_upgrade(engine, participant, program_path, timeout);
         match outcome {
-            Ok((mut took, channel, counts)) => {
+            Ok((mut result, channel, counts)) => {
                 // Once others know of the upgrade there is little time to answer the client that asked for
                 // it.
-                took.connections = engine.connections();
+                result.connections = engine.connections();
                 // The addresses cannot be bound while this process has them open.
                 lock(&self.other_sockets).clear();
                 // The main process must not change before this moment.
-                notify_systemd(&[NotifyState::MainPid(took.pid)]);
+                notify_systemd(&[NotifyState::MainPid(result.pid)]);
                 engine.write_upgrade_event(
                     EventKind::Upgraded,
                     format!(
                         "handed over to pid {}, version {}: nothing more is accepted here, and connections \
                          end",
-                        took.pid, took.version
+                        result.pid, result.version
                     ),
                 );
                 *lock(&self.successor) =
-                    Some(ActiveSuccessor { pid: took.pid, counts_channel: Some((channel, counts)) });
-                self.taken_over.notify_one();
-                Ok(took)
+                    Some(ActiveSuccessor { pid: result.pid, counts_channel: Some((channel, counts)) });
+                self.taken_over_notify.notify_one();
+                Ok(result)
             }
-            Err(why) => {
-                house.resume();
+            Err(error) => {
+                participant.resume();
                 // The mark ends only now: another upgrade that began meanwhile would take incomplete state.
-                drop(busy);
-                house.catch_up();
-                let why = format!("the upgrade failed, this process goes on as before: {why}");
-                engine.write_upgrade_event(EventKind::UpgradeFailed, why.clone());
-                Err(why)
+                drop(guard);
+                participant.catch_up();
+                let reason = format!("the upgrade failed, this process goes on as before: {error}");
+                engine.write_upgrade_event(EventKind::UpgradeFailed, reason.clone());
+                Err(reason)
             }
         }
     }
@@ -260,43 +261,46 @@ impl HandoffSource {
     fn attempt_upgrade(
         &self,
         engine: &Engine,
-        house: &dyn HandoffParticipant,
-        program: &Path,
-        patience: Duration,
+        participant: &dyn HandoffParticipant,
+        program_path: &Path,
+        timeout: Duration,
     ) -> Result<(UpgradeResult, HandoffChannel, CounterSnapshot), String> {
-        let end = Instant::now() + patience;
-        house.halt_changes()?;
-        let (estate, sockets) = self.successor_setup(engine, house).map_err(channel_error)?;
-        let (mut child, mut channel) = self.start(program)?;
+        let deadline = Instant::now() + timeout;
+        participant.halt_changes()?;
+        let (setup, sockets) = self.successor_setup(engine, participant).map_err(channel_error)?;
+        let (mut child, mut channel) = self.start(program_path)?;
         let outcome = (|| {
-            let ready = prepare_successor(&mut channel, &mut child, &estate, &sockets, (patience, end))?;
-            let counts =
-                transfer_state(&mut channel, engine, house, &ready, &mut || exit_message(&mut child))?;
-            Ok((ready, counts))
+            let ready_message =
+                prepare_successor(&mut channel, &mut child, &setup, &sockets, (timeout, deadline))?;
+            let counts = transfer_state(&mut channel, engine, participant, &ready_message, &mut || {
+                exit_message(&mut child)
+            })?;
+            Ok((ready_message, counts))
         })();
         match outcome {
-            Ok((ReadyMessage { version, fleet, .. }, counts)) => {
-                house.leave(fleet);
+            Ok((ReadyMessage { version, fleet: in_fleet, .. }, counts)) => {
+                participant.leave(in_fleet);
                 // Its last messages have no deadline.
                 let _ = channel.set_timeout(Some(COUNTS_INTERVAL));
                 Ok((UpgradeResult { pid: child.id(), version, connections: 0 }, channel, counts))
             }
-            Err(why) => {
+            Err(error) => {
                 engine.take_back_flows();
                 // The child has nothing that this process does not have.
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(why)
+                Err(error)
             }
         }
     }
 
-    fn start(&self, program: &Path) -> Result<(Child, HandoffChannel), String> {
-        let (ours, theirs) = UnixStream::pair().map_err(|error| format!("no pair of sockets: {error}"))?;
-        let mut command = Command::new(program);
-        command.arg0(program).args(&self.program.arguments);
+    fn start(&self, program_path: &Path) -> Result<(Child, HandoffChannel), String> {
+        let (own_stream, successor_stream) =
+            UnixStream::pair().map_err(|error| format!("no pair of sockets: {error}"))?;
+        let mut command = Command::new(program_path);
+        command.arg0(program_path).args(&self.program.arguments);
         command.env(PREDECESSOR_VARIABLE, std::process::id().to_string());
-        command.stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.stdin(Stdio::from(OwnedFd::from(successor_stream)));
         for name in PRIVATE_VARIABLES {
             command.env_remove(name);
         }
@@ -304,34 +308,35 @@ impl HandoffSource {
         // The command has this process's copy of the child's end: without it the stream ends when the child
         // does.
         drop(command);
-        let child = child.map_err(|error| format!("{} cannot be started: {error}", program.display()))?;
-        Ok((child, HandoffChannel::new(ours)))
+        let child =
+            child.map_err(|error| format!("{} cannot be started: {error}", program_path.display()))?;
+        Ok((child, HandoffChannel::new(own_stream)))
     }
 
     /// Returns the setup, with which the next process gets ready.
     fn successor_setup(
         &self,
         engine: &Engine,
-        house: &dyn HandoffParticipant,
+        participant: &dyn HandoffParticipant,
     ) -> io::Result<(SuccessorSetup, Vec<OwnedFd>)> {
-        let mut set = SocketSet::default();
-        engine.sockets()?.into_iter().for_each(|bound| set.push_listener(bound));
+        let mut socket_set = SocketSet::default();
+        engine.sockets()?.into_iter().for_each(|listener_sockets| socket_set.push_listener(listener_sockets));
         for (name, socket) in &*lock(&self.other_sockets) {
-            set.push(name, socket.try_clone()?);
+            socket_set.push(name, socket.try_clone()?);
         }
-        let SocketSet { passed, sockets } = set;
-        let estate = SuccessorSetup {
+        let SocketSet { descriptions, sockets } = socket_set;
+        let setup = SuccessorSetup {
             version: env!("CARGO_PKG_VERSION").into(),
             begin: engine.clock_start(),
-            sockets: passed,
+            sockets: descriptions,
             stays: self.keeps_control,
             ticket_keys: Engine::ticket_keys(),
             cookie_key: cookie_key(),
-            kept: house.store_content(),
-            seen: house.store_view(),
-            found: house.source_answers(),
+            kept: participant.store_content(),
+            seen: participant.store_view(),
+            found: participant.source_answers(),
         };
-        Ok((estate, sockets))
+        Ok((setup, sockets))
     }
 
     /// Returns copies of the sockets that clients connect to, for the Supervisor: of the listeners that are
@@ -343,33 +348,36 @@ impl HandoffSource {
     pub(crate) fn listening_sockets(
         &self,
         engine: &Engine,
-        stays: &dyn Fn(&ListenerSockets) -> bool,
+        is_kept: &dyn Fn(&ListenerSockets) -> bool,
     ) -> io::Result<SocketSet> {
-        let mut set = SocketSet::default();
-        let open = engine.sockets()?.into_iter().filter(|bound| !bound.sockets.is_empty() && stays(bound));
-        open.for_each(|bound| set.push_listener(bound));
+        let mut socket_set = SocketSet::default();
+        let open_sockets = engine
+            .sockets()?
+            .into_iter()
+            .filter(|listener_sockets| !listener_sockets.sockets.is_empty() && is_kept(listener_sockets));
+        open_sockets.for_each(|listener_sockets| socket_set.push_listener(listener_sockets));
         for (name, socket) in lock(&self.other_sockets).iter().filter(|(name, _)| *name != "fleet") {
-            set.push(name, socket.try_clone()?);
+            socket_set.push(name, socket.try_clone()?);
         }
-        Ok(set)
+        Ok(socket_set)
     }
 
     /// Sends the next process the counts of this one, once a second and at the end, until everything has
     /// ended. It runs in a thread that may wait; `over` returns `true` at the end.
-    pub(crate) fn send_remaining_counts(&self, engine: &Engine, over: impl Fn(Duration) -> bool) {
-        let Some((mut channel, mut told)) =
-            lock(&self.successor).as_mut().and_then(|taken| taken.counts_channel.take())
+    pub(crate) fn send_remaining_counts(&self, engine: &Engine, wait_over: impl Fn(Duration) -> bool) {
+        let Some((mut channel, mut sent_counts)) =
+            lock(&self.successor).as_mut().and_then(|successor| successor.counts_channel.take())
         else {
             return;
         };
         loop {
-            let last = over(COUNTS_INTERVAL);
+            let is_last = wait_over(COUNTS_INTERVAL);
             let now = engine.counts();
             // A process that has ended itself, or does not read, gets no more.
-            if channel.send(COUNTS, &now.since(&told), &[]).is_err() || last {
+            if channel.send(COUNTS, &now.since(&sent_counts), &[]).is_err() || is_last {
                 return;
             }
-            told = now;
+            sent_counts = now;
         }
     }
 }
@@ -378,31 +386,31 @@ impl HandoffSource {
 fn prepare_successor(
     channel: &mut HandoffChannel,
     child: &mut Child,
-    estate: &SuccessorSetup,
+    setup: &SuccessorSetup,
     sockets: &[OwnedFd],
-    (patience, end): (Duration, Instant),
+    (timeout, deadline): (Duration, Instant),
 ) -> Result<ReadyMessage, String> {
-    let left = || Some(end.saturating_duration_since(Instant::now()));
-    let lost = |error: io::Error, child: &mut Child| match error.kind() {
+    let remaining = || Some(deadline.saturating_duration_since(Instant::now()));
+    let failure = |error: io::Error, child: &mut Child| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("it was not ready within {} s", patience.as_secs_f64())
+            format!("it was not ready within {} s", timeout.as_secs_f64())
         }
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
             exit_message(child)
         }
         _ => format!("it cannot be talked to: {error}"),
     };
-    let borrowed: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.as_fd()).collect();
-    let told = channel.set_timeout(left()).and_then(|()| channel.send(ESTATE, estate, &borrowed));
-    told.map_err(|error| lost(error, child))?;
-    match channel.set_timeout(left()).and_then(|()| channel.receive()) {
+    let socket_fds: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.as_fd()).collect();
+    let reply = channel.set_timeout(remaining()).and_then(|()| channel.send(ESTATE, setup, &socket_fds));
+    reply.map_err(|error| failure(error, child))?;
+    match channel.set_timeout(remaining()).and_then(|()| channel.receive()) {
         Ok(Some((message, _))) => {
             expect_message(message, READY).map(HandoffMessage::body).inspect_err(|_| {
                 channel.wait_closed(EXIT_TIMEOUT);
             })
         }
         Ok(None) => Err(exit_message(child)),
-        Err(error) => Err(lost(error, child)),
+        Err(error) => Err(failure(error, child)),
     }
 }
 
@@ -411,32 +419,33 @@ fn prepare_successor(
 pub(super) fn transfer_state(
     channel: &mut HandoffChannel,
     engine: &Engine,
-    house: &dyn HandoffParticipant,
-    ready: &ReadyMessage,
-    ended: &mut dyn FnMut() -> String,
+    participant: &dyn HandoffParticipant,
+    ready_message: &ReadyMessage,
+    exit_reason: &mut dyn FnMut() -> String,
 ) -> Result<CounterSnapshot, String> {
     // From here on datagrams wait, for a few milliseconds.
     let flows = engine.lend_flows();
-    let mut left = FinalHandoff {
+    let mut handoff = FinalHandoff {
         flows: flows.iter().map(|flow| flow.description.clone()).collect(),
-        ..house.final_handoff()
+        ..participant.final_handoff()
     };
     let sockets: Vec<BorrowedFd<'_>> = flows.iter().map(|flow| flow.socket.as_fd()).collect();
-    let counts = left.engine.counts();
-    let mut hear = |channel: &mut HandoffChannel, wanted: &str| match channel.receive() {
-        Ok(Some((message, _))) => expect_message(message, wanted).map(drop),
-        Ok(None) => Err(ended()),
+    let counts = handoff.engine.counts();
+    let mut expect_reply = |channel: &mut HandoffChannel, expected_type: &str| match channel.receive() {
+        Ok(Some((message, _))) => expect_message(message, expected_type).map(drop),
+        Ok(None) => Err(exit_reason()),
         Err(error) => Err(format!("it was ready, but does not serve: {error}")),
     };
     channel.set_timeout(Some(TRANSFER_TIMEOUT)).map_err(channel_error)?;
     // A successor of an older version takes the past with the rest or not at all.
-    (left.later, left.fleet) = if ready.later { (true, None) } else { (false, house.pause()) };
-    channel.send(LEGACY, &left, &sockets).map_err(channel_error)?;
-    if left.later {
-        hear(channel, TAKEN)?;
-        channel.send(PAST, &house.pause(), &[]).map_err(channel_error)?;
+    (handoff.later, handoff.fleet) =
+        if ready_message.later { (true, None) } else { (false, participant.pause()) };
+    channel.send(LEGACY, &handoff, &sockets).map_err(channel_error)?;
+    if handoff.later {
+        expect_reply(channel, TAKEN)?;
+        channel.send(PAST, &participant.pause(), &[]).map_err(channel_error)?;
     }
-    hear(channel, SERVING)?;
+    expect_reply(channel, SERVING)?;
     Ok(counts)
 }
 
@@ -445,21 +454,21 @@ fn channel_error(error: io::Error) -> String {
 }
 
 /// Returns the awaited message, or the reason why it does not come.
-fn expect_message(message: HandoffMessage, wanted: &str) -> Result<HandoffMessage, String> {
+fn expect_message(message: HandoffMessage, expected_type: &str) -> Result<HandoffMessage, String> {
     match &*message.is {
         FAILED => Err(message.body::<FailedMessage>().why),
-        is if is == wanted => Ok(message),
-        is => Err(format!("it said `{is}`, which makes no sense")),
+        message_type if message_type == expected_type => Ok(message),
+        message_type => Err(format!("it said `{message_type}`, which makes no sense")),
     }
 }
 
 /// Returns the message about a process that ended without a reason.
 fn exit_message(child: &mut Child) -> String {
-    let end = Instant::now() + EXIT_TIMEOUT;
+    let deadline = Instant::now() + EXIT_TIMEOUT;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return format!("it ended before it was ready: {}", describe_exit(status)),
-            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
             _ => return "it closed the connection before it was ready".into(),
         }
     }
@@ -467,7 +476,7 @@ fn exit_message(child: &mut Child) -> String {
 
 fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit code {code}"),
+        (Some(exit_code), _) => format!("exit code {exit_code}"),
         (None, Some(signal)) => format!("killed by signal {signal}"),
         (None, None) => status.to_string(),
     }

@@ -22,30 +22,33 @@ use super::InheritedSockets;
 /// # Errors
 /// Fails if one of them is no socket that can be served.
 pub(super) fn sockets() -> Result<InheritedSockets, String> {
-    let mut given = ListenFd::from_env();
+    let mut listen_fds = ListenFd::from_env();
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let names: Vec<&str> = names.split(':').collect();
     let mut sockets = InheritedSockets::default();
-    for place in 0..given.len() {
-        let name = names.get(place).filter(|name| !name.is_empty()).copied().unwrap_or("unknown");
-        let what = || format!("socket {} of the service manager ({name})", place + 3);
-        let socket = take_socket(&mut given, place).ok_or_else(|| {
-            format!("{} is none for TCP, UDP or a unix stream that listens: mend its .socket unit", what())
+    for index in 0..listen_fds.len() {
+        let name = names.get(index).filter(|name| !name.is_empty()).copied().unwrap_or("unknown");
+        let description = || format!("socket {} of the service manager ({name})", index + 3);
+        let socket = take_socket(&mut listen_fds, index).ok_or_else(|| {
+            format!(
+                "{} is none for TCP, UDP or a unix stream that listens: mend its .socket unit",
+                description()
+            )
         })?;
-        fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|error| format!("{}: {error}", what()))?;
-        sockets.add(socket).map_err(|why| format!("{} {why}", what()))?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|error| format!("{}: {error}", description()))?;
+        sockets.add(socket).map_err(|cause| format!("{} {cause}", description()))?;
     }
     Ok(sockets)
 }
 
-fn take_socket(given: &mut ListenFd, place: usize) -> Option<OwnedFd> {
-    if let Ok(Some(socket)) = given.take_tcp_listener(place) {
+fn take_socket(listen_fds: &mut ListenFd, index: usize) -> Option<OwnedFd> {
+    if let Ok(Some(socket)) = listen_fds.take_tcp_listener(index) {
         return Some(socket.into());
     }
-    if let Ok(Some(socket)) = given.take_udp_socket(place) {
+    if let Ok(Some(socket)) = listen_fds.take_udp_socket(index) {
         return Some(socket.into());
     }
-    if let Ok(Some(socket)) = given.take_unix_listener(place) {
+    if let Ok(Some(socket)) = listen_fds.take_unix_listener(index) {
         return Some(socket.into());
     }
     None
@@ -53,19 +56,21 @@ fn take_socket(given: &mut ListenFd, place: usize) -> Option<OwnedFd> {
 
 impl InheritedSockets {
     fn add(&mut self, socket: OwnedFd) -> Result<(), String> {
-        let (local, datagrams) = {
+        let (local_address, datagrams) = {
             let socket = SockRef::from(&socket);
-            let local = socket.local_addr().map_err(|error| error.to_string())?;
-            (local, socket.r#type().is_ok_and(|kind| kind == Type::DGRAM))
+            let local_address = socket.local_addr().map_err(|error| error.to_string())?;
+            (local_address, socket.r#type().is_ok_and(|kind| kind == Type::DGRAM))
         };
-        let Some(address) = local.as_socket() else {
+        let Some(address) = local_address.as_socket() else {
             self.admin.push(("control", socket));
             self.keeps_control = true;
             return Ok(());
         };
-        let same = |bound: &&mut ListenerSockets| bound.address == address && bound.datagrams == datagrams;
-        match self.listeners.iter_mut().find(same) {
-            Some(bound) => bound.sockets.push(socket),
+        let is_same = |listener_sockets: &&mut ListenerSockets| {
+            listener_sockets.address == address && listener_sockets.datagrams == datagrams
+        };
+        match self.listeners.iter_mut().find(is_same) {
+            Some(listener_sockets) => listener_sockets.sockets.push(socket),
             None => {
                 let sockets = vec![socket];
                 self.listeners.push(ListenerSockets {
@@ -84,34 +89,50 @@ impl InheritedSockets {
     ///
     /// # Errors
     /// Fails with the sockets that have no use: a client there would wait for ever.
-    pub(crate) fn assign(&mut self, admin: &AdminConfig, known: &[(SocketAddr, bool)]) -> Result<(), String> {
-        let secured = admin.tls.as_ref().map(|(tls, ..)| tls.address);
+    pub(crate) fn assign(
+        &mut self,
+        admin: &AdminConfig,
+        known_addresses: &[(SocketAddr, bool)],
+    ) -> Result<(), String> {
+        let secured_address = admin.tls.as_ref().map(|(tls, ..)| tls.address);
         let manager = admin.load_manager.as_ref().map(|(address, _)| *address);
-        let doors = [("listen", admin.listen), ("reports", admin.reports), ("secured", secured)];
-        for bound in std::mem::take(&mut self.listeners) {
-            let is = |address: Option<SocketAddr>| !bound.datagrams && address == Some(bound.address);
-            let door = doors.iter().find(|(_, address)| is(*address)).map(|(door, _)| *door);
-            if known.contains(&(bound.address, bound.datagrams)) || bound.disabled {
-                self.listeners.push(bound);
-            } else if let Some(door) = door {
-                self.admin.extend(bound.sockets.into_iter().take(1).map(|socket| (door, socket)));
-            } else if is(manager) {
-                self.load_manager = bound.sockets.into_iter().next();
+        let admin_addresses =
+            [("listen", admin.listen), ("reports", admin.reports), ("secured", secured_address)];
+        for listener_sockets in std::mem::take(&mut self.listeners) {
+            let is_address = |address: Option<SocketAddr>| {
+                !listener_sockets.datagrams && address == Some(listener_sockets.address)
+            };
+            let admin_name = admin_addresses
+                .iter()
+                .find(|(_, address)| is_address(*address))
+                .map(|(admin_name, _)| *admin_name);
+            if known_addresses.contains(&(listener_sockets.address, listener_sockets.datagrams))
+                || listener_sockets.disabled
+            {
+                self.listeners.push(listener_sockets);
+            } else if let Some(admin_name) = admin_name {
+                self.admin
+                    .extend(listener_sockets.sockets.into_iter().take(1).map(|socket| (admin_name, socket)));
+            } else if is_address(manager) {
+                self.load_manager = listener_sockets.sockets.into_iter().next();
             } else {
-                let transport = if bound.datagrams { "udp" } else { "tcp" };
+                let transport = if listener_sockets.datagrams { "udp" } else { "tcp" };
                 return Err(format!(
                     "the service manager gives a socket for {transport} {}, where the configuration has \
                      nothing: add a \
                      listener, or take it out of the .socket unit",
-                    bound.address
+                    listener_sockets.address
                 ));
             }
         }
-        for (_, socket) in self.admin.iter().filter(|(door, _)| *door == "control") {
+        for (_, socket) in self.admin.iter().filter(|(admin_name, _)| *admin_name == "control") {
             let socket = std::os::unix::net::UnixListener::from(
                 socket.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?,
             );
-            let path = socket.local_addr().ok().and_then(|local| local.as_pathname().map(PathBuf::from));
+            let path = socket
+                .local_addr()
+                .ok()
+                .and_then(|local_address| local_address.as_pathname().map(PathBuf::from));
             if path.is_none() || path != admin.control {
                 let path = path.unwrap_or_default();
                 return Err(format!(

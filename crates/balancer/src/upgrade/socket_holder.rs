@@ -47,19 +47,19 @@ pub fn serve_requests(
 ) -> io::Result<()> {
     let mut channel = HandoffChannel::new(stream);
     while let Some((message, sockets)) = channel.receive()? {
-        let wish = match &*message.is {
+        let request = match &*message.is {
             TAKE => HolderRequest::Take,
             HOLD => {
-                let passed: Vec<SocketDescription> = message.body();
-                if passed.iter().map(|one| one.count).sum::<usize>() != sockets.len() {
+                let descriptions: Vec<SocketDescription> = message.body();
+                if descriptions.iter().map(|description| description.count).sum::<usize>() != sockets.len() {
                     return Err(io::Error::other("there are not as many sockets as it says"));
                 }
-                HolderRequest::Hold(SocketSet { passed, sockets })
+                HolderRequest::Hold(SocketSet { descriptions, sockets })
             }
-            is => return Err(io::Error::other(format!("it said `{is}`"))),
+            message_type => return Err(io::Error::other(format!("it said `{message_type}`"))),
         };
-        let Some(set) = grant(wish) else { return Ok(()) };
-        channel.send(HELD, &set.passed, &set.borrowed())?;
+        let Some(socket_set) = grant(request) else { return Ok(()) };
+        channel.send(HELD, &socket_set.descriptions, &socket_set.borrowed())?;
     }
     Ok(())
 }
@@ -75,27 +75,29 @@ fn holder_path() -> Option<PathBuf> {
 /// Fails if the Supervisor does not give them.
 pub(super) fn take_held_sockets() -> Result<Option<SocketSet>, String> {
     let Some(path) = holder_path() else { return Ok(None) };
-    let taken = (|| {
+    let result = (|| {
         let mut channel = connect(&path)?;
         channel.set_timeout(Some(ANSWER_TIMEOUT))?;
         channel.send(TAKE, &json!({}), &[])?;
         match channel.receive()? {
             Some((message, sockets)) if message.is == HELD => {
-                Ok(SocketSet { passed: message.body(), sockets })
+                Ok(SocketSet { descriptions: message.body(), sockets })
             }
             _ => Err(io::Error::other("it does not know this process")),
         }
     })();
-    let unheld = |error: io::Error| {
+    let take_error = |error: io::Error| {
         format!("the Supervisor does not give what it holds for this process: {}: {error}", path.display())
     };
-    taken.map(Some).map_err(unheld)
+    result.map(Some).map_err(take_error)
 }
 
 /// Connects to a Supervisor of the same user, or of root.
 fn connect(path: &Path) -> io::Result<HandoffChannel> {
-    let found = std::fs::symlink_metadata(path)?;
-    if !found.file_type().is_socket() || ![0, rustix::process::geteuid().as_raw()].contains(&found.uid()) {
+    let metadata = std::fs::symlink_metadata(path)?;
+    if !metadata.file_type().is_socket()
+        || ![0, rustix::process::geteuid().as_raw()].contains(&metadata.uid())
+    {
         return Err(io::Error::other("that is no socket of this user"));
     }
     let stream = UnixStream::connect(path)?;
@@ -108,17 +110,17 @@ fn connect(path: &Path) -> io::Result<HandoffChannel> {
 pub(crate) struct SocketHolder {
     connection: Mutex<HolderConnection>,
     /// The signal that the Supervisor has answered, or that the connection is lost.
-    changed: Condvar,
+    change_condvar: Condvar,
 }
 
 #[derive(Default)]
 struct HolderConnection {
     channel: Option<HandoffChannel>,
     /// The numbers of messages that were sent, and of answers to them, on all connections.
-    sent: u64,
-    answered: u64,
+    sent_count: u64,
+    answered_count: u64,
     /// The sockets that the Supervisor holds, if they were sent on this connection.
-    held: Option<Vec<SocketDescription>>,
+    held_descriptions: Option<Vec<SocketDescription>>,
     /// Whether it holds nothing any more.
     released: bool,
 }
@@ -131,26 +133,26 @@ impl SocketHolder {
     /// # Errors
     /// Fails if the system refuses a thread.
     pub(crate) fn start(
-        listening: impl Fn() -> Option<SocketSet> + Send + 'static,
+        listening_sockets: impl Fn() -> Option<SocketSet> + Send + 'static,
     ) -> io::Result<Option<Arc<Self>>> {
         let Some(path) = holder_path() else { return Ok(None) };
-        let holder = Arc::new(Self { connection: Mutex::default(), changed: Condvar::new() });
-        let own = Arc::clone(&holder);
+        let holder = Arc::new(Self { connection: Mutex::default(), change_condvar: Condvar::new() });
+        let holder_handle = Arc::clone(&holder);
         thread::Builder::new()
             .name("supervisor".into())
-            .spawn(move || own.run_connection(&path, &listening))?;
+            .spawn(move || holder_handle.run_connection(&path, &listening_sockets))?;
         Ok(Some(holder))
     }
 
     /// Holds these in place of the held ones, if they differ. Returns once the Supervisor has closed those
     /// before, or after a second.
-    pub(crate) fn hold(&self, listening: impl FnOnce() -> Option<SocketSet>) {
+    pub(crate) fn hold(&self, listening_sockets: impl FnOnce() -> Option<SocketSet>) {
         let mut line = self.lock();
         if line.channel.is_some()
             && !line.released
-            && let Some(set) = listening()
+            && let Some(socket_set) = listening_sockets()
         {
-            line.send_sockets(&set);
+            line.send_sockets(&socket_set);
             drop(self.wait_answered(line));
         }
     }
@@ -168,32 +170,33 @@ impl SocketHolder {
     }
 
     fn wait_answered<'l>(&self, line: MutexGuard<'l, HolderConnection>) -> MutexGuard<'l, HolderConnection> {
-        let waits = |line: &mut HolderConnection| line.channel.is_some() && line.answered < line.sent;
-        let waited = self.changed.wait_timeout_while(line, ANSWER_TIMEOUT, waits);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        let is_waiting =
+            |line: &mut HolderConnection| line.channel.is_some() && line.answered_count < line.sent_count;
+        let wait_result = self.change_condvar.wait_timeout_while(line, ANSWER_TIMEOUT, is_waiting);
+        wait_result.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Keeps a connection, and reads the Supervisor's answers.
-    fn run_connection(&self, path: &Path, listening: &dyn Fn() -> Option<SocketSet>) {
+    fn run_connection(&self, path: &Path, listening_sockets: &dyn Fn() -> Option<SocketSet>) {
         let mut pause = RECONNECT_DELAYS.0;
         loop {
             if let Ok(mut channel) = connect(path) {
-                if !self.start_connection(&channel, listening) {
+                if !self.start_connection(&channel, listening_sockets) {
                     return;
                 }
                 while let Ok(Some(_)) = channel.receive() {
                     // The Supervisor is there, and knows this process.
                     pause = RECONNECT_DELAYS.0;
-                    self.lock().answered += 1;
-                    self.changed.notify_all();
+                    self.lock().answered_count += 1;
+                    self.change_condvar.notify_all();
                 }
             }
             let mut line = self.lock();
-            (line.channel, line.answered) = (None, line.sent);
-            let over = line.released;
+            (line.channel, line.answered_count) = (None, line.sent_count);
+            let is_released = line.released;
             drop(line);
-            self.changed.notify_all();
-            if over {
+            self.change_condvar.notify_all();
+            if is_released {
                 return;
             }
             thread::sleep(pause);
@@ -202,14 +205,18 @@ impl SocketHolder {
     }
 
     /// Begins a connection with the sockets to hold; returns `false` if there is nothing to hold any more.
-    fn start_connection(&self, channel: &HandoffChannel, listening: &dyn Fn() -> Option<SocketSet>) -> bool {
+    fn start_connection(
+        &self,
+        channel: &HandoffChannel,
+        listening_sockets: &dyn Fn() -> Option<SocketSet>,
+    ) -> bool {
         let mut line = self.lock();
         if line.released {
             return false;
         }
-        let Some(set) = listening() else { return false };
-        (line.channel, line.held) = (channel.try_clone().ok(), None);
-        line.send_sockets(&set);
+        let Some(socket_set) = listening_sockets() else { return false };
+        (line.channel, line.held_descriptions) = (channel.try_clone().ok(), None);
+        line.send_sockets(&socket_set);
         true
     }
 
@@ -219,15 +226,15 @@ impl SocketHolder {
 }
 
 impl HolderConnection {
-    fn send_sockets(&mut self, set: &SocketSet) {
+    fn send_sockets(&mut self, socket_set: &SocketSet) {
         let Some(channel) = &mut self.channel else { return };
-        if self.held.as_ref() == Some(&set.passed) {
+        if self.held_descriptions.as_ref() == Some(&socket_set.descriptions) {
             return;
         }
-        match channel.send(HOLD, &set.passed, &set.borrowed()) {
+        match channel.send(HOLD, &socket_set.descriptions, &socket_set.borrowed()) {
             Ok(()) => {
-                self.sent += 1;
-                self.held = Some(set.passed.clone());
+                self.sent_count += 1;
+                self.held_descriptions = Some(socket_set.descriptions.clone());
             }
             // The thread that reads begins anew.
             Err(_) => channel.hang_up(),

@@ -64,58 +64,60 @@ impl ProcessInheritance {
     /// be used.
     pub(crate) fn for_process() -> Result<Self, BalancerError> {
         // Children of the intended process inherit the variable, too.
-        let elder = std::env::var(PREDECESSOR_VARIABLE).ok().and_then(|pid| pid.parse::<u32>().ok());
+        let predecessor = std::env::var(PREDECESSOR_VARIABLE).ok().and_then(|pid| pid.parse::<u32>().ok());
         let parent =
             rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
-        match elder.filter(|elder| Some(*elder) == parent) {
-            Some(elder) => Self::of(elder).map_err(|why| {
-                BalancerError::failed(format_args!("cannot take over from process {elder}: {why}"))
+        match predecessor.filter(|predecessor| Some(*predecessor) == parent) {
+            Some(predecessor) => Self::of(predecessor).map_err(|error| {
+                BalancerError::failed(format_args!("cannot take over from process {predecessor}: {error}"))
             }),
             None => {
                 let sockets = socket_activation::sockets().map_err(BalancerError::failed)?;
-                let heir = Self { sockets, ..Self::default() };
-                let given = socket_holder::take_held_sockets().and_then(|set| {
-                    set.map(|SocketSet { passed, sockets }| sort_sockets(&passed, sockets)).transpose()
+                let inherited = Self { sockets, ..Self::default() };
+                let held_sockets = socket_holder::take_held_sockets().and_then(|socket_set| {
+                    socket_set
+                        .map(|SocketSet { descriptions, sockets }| sort_sockets(&descriptions, sockets))
+                        .transpose()
                 });
-                Ok(match given {
-                    Ok(Some(sockets)) => Self { sockets, from_supervisor: true, ..heir },
-                    Ok(None) => heir,
-                    Err(why) => Self { hold_error: Some(why), ..heir },
+                Ok(match held_sockets {
+                    Ok(Some(sockets)) => Self { sockets, from_supervisor: true, ..inherited },
+                    Ok(None) => inherited,
+                    Err(error) => Self { hold_error: Some(error), ..inherited },
                 })
             }
         }
     }
 
-    fn of(elder: u32) -> Result<Self, String> {
+    fn of(predecessor: u32) -> Result<Self, String> {
         let stream = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let mut channel = HandoffChannel::new(UnixStream::from(stream));
         channel
             .set_timeout(Some(MESSAGE_TIMEOUT))
             .map_err(|error| format!("its standard input is no socket: {error}"))?;
-        let (message, passed) = match channel.receive() {
-            Ok(Some((message, passed))) if message.is == ESTATE => (message, passed),
+        let (message, received_sockets) = match channel.receive() {
+            Ok(Some((message, received_sockets))) if message.is == ESTATE => (message, received_sockets),
             Ok(Some((message, _))) => return Err(format!("it said `{}` first", message.is)),
             Ok(None) => return Err("it has ended".into()),
             Err(error) => return Err(error.to_string()),
         };
         // The standard input is not read any more, and children of this process are no successors.
-        let nothing = File::open("/dev/null").map_err(|error| error.to_string())?;
-        rustix::stdio::dup2_stdin(&nothing).map_err(|error| error.to_string())?;
-        let estate: SuccessorSetup = message.body();
-        Engine::resume_ticket_keys(estate.ticket_keys);
-        if let Some(key) = estate.cookie_key {
+        let null_device = File::open("/dev/null").map_err(|error| error.to_string())?;
+        rustix::stdio::dup2_stdin(&null_device).map_err(|error| error.to_string())?;
+        let setup: SuccessorSetup = message.body();
+        Engine::resume_ticket_keys(setup.ticket_keys);
+        if let Some(key) = setup.cookie_key {
             restore_cookie_key(key);
         }
-        let mut sockets = sort_sockets(&estate.sockets, passed)?;
-        sockets.keeps_control = estate.stays;
-        let begin = (estate.begin > 0).then_some(estate.begin);
+        let mut sockets = sort_sockets(&setup.sockets, received_sockets)?;
+        sockets.keeps_control = setup.stays;
+        let clock_start = (setup.begin > 0).then_some(setup.begin);
         Ok(Self {
-            predecessor: Some((elder, channel)),
-            time_zero: begin,
+            predecessor: Some((predecessor, channel)),
+            time_zero: clock_start,
             sockets,
-            store_content: estate.kept,
-            store_view: estate.seen,
-            source_answers: estate.found,
+            store_content: setup.kept,
+            store_view: setup.seen,
+            source_answers: setup.found,
             ..Self::default()
         })
     }
@@ -133,22 +135,22 @@ impl ProcessInheritance {
         if let Some((pid, _)) = &self.predecessor {
             tracing::info!("taking over from process {pid}");
         }
-        if let Some(why) = &self.hold_error {
-            tracing::warn!("{why}");
+        if let Some(reason) = &self.hold_error {
+            tracing::warn!("{reason}");
         }
         if self.predecessor.is_some() || self.from_supervisor {
             self.sockets.retain_matching(admin, fleet);
             return Ok(());
         }
-        let known: Vec<_> =
+        let known_addresses: Vec<_> =
             listeners.iter().map(|listener| (listener.address, listener.protocol.is_datagram())).collect();
-        self.sockets.assign(admin, &known).map_err(BalancerError::Setup)
+        self.sockets.assign(admin, &known_addresses).map_err(BalancerError::Setup)
     }
 
     /// Reports to the process before why this one does not take over.
-    pub(crate) fn report_failure(&mut self, why: &BalancerError) {
+    pub(crate) fn report_failure(&mut self, reason: &BalancerError) {
         if let Some((_, channel)) = &mut self.predecessor {
-            let why = why.headline();
+            let why = reason.headline();
             // The process before finds it out by itself, too.
             let _ = channel.send(FAILED, &FailedMessage { why }, &[]);
         }
@@ -161,27 +163,28 @@ impl ProcessInheritance {
     /// Fails if the process before sends nothing.
     pub(crate) fn take_over(
         self,
-        running: &BalancerRuntime,
-        fleet: bool,
+        runtime: &BalancerRuntime,
+        has_fleet: bool,
     ) -> Result<PredecessorLink, BalancerError> {
         let Some((pid, mut channel)) = self.predecessor else {
             return Ok(PredecessorLink { predecessor: None, fleet: None });
         };
-        let ready = ReadyMessage { version: env!("CARGO_PKG_VERSION").into(), fleet, later: true };
-        let mut past = None;
-        let told = channel.send(READY, &ready, &[]).and_then(|()| channel.receive());
-        match told {
+        let ready_message =
+            ReadyMessage { version: env!("CARGO_PKG_VERSION").into(), fleet: has_fleet, later: true };
+        let mut fleet_handoff = None;
+        let reply = channel.send(READY, &ready_message, &[]).and_then(|()| channel.receive());
+        match reply {
             Ok(Some((message, sockets))) if message.is == LEGACY => {
-                let mut left = FinalHandoff::read(message.body);
-                let flows = std::mem::take(&mut left.flows).into_iter().zip(sockets);
-                running.engine().resume_flows(
-                    flows.map(|(about, socket)| HandoffFlow { description: about, socket }).collect(),
+                let mut handoff = FinalHandoff::read(message.body);
+                let flows = std::mem::take(&mut handoff.flows).into_iter().zip(sockets);
+                runtime.engine().resume_flows(
+                    flows.map(|(description, socket)| HandoffFlow { description, socket }).collect(),
                 );
-                past = left.fleet.take();
-                let later = left.later;
-                running.inherit(left);
-                if later {
-                    past = receive_fleet_state(pid, &mut channel)?;
+                fleet_handoff = handoff.fleet.take();
+                let is_later = handoff.later;
+                runtime.inherit(handoff);
+                if is_later {
+                    fleet_handoff = receive_fleet_state(pid, &mut channel)?;
                 }
             }
             Ok(Some((message, _))) => {
@@ -193,7 +196,7 @@ impl ProcessInheritance {
             }
             Err(error) => return Err(no_answer_error(pid, &error)),
         }
-        Ok(PredecessorLink { predecessor: Some((pid, channel)), fleet: past.filter(|_| fleet) })
+        Ok(PredecessorLink { predecessor: Some((pid, channel)), fleet: fleet_handoff.filter(|_| has_fleet) })
     }
 }
 
@@ -206,17 +209,17 @@ impl PredecessorLink {
 
     /// Reports that this process serves, so that the one before can leave. `status` is for the service
     /// manager.
-    pub(crate) fn report_serving(self, running: &Arc<BalancerRuntime>, status: String) {
+    pub(crate) fn report_serving(self, runtime: &Arc<BalancerRuntime>, status: String) {
         let Some((pid, mut channel)) = self.predecessor else { return };
-        let engine = running.engine().clone();
-        let why = format!("took over from pid {pid}, which ends when its connections have");
-        engine.write_upgrade_event(EventKind::Upgraded, why);
+        let engine = runtime.engine().clone();
+        let reason = format!("took over from pid {pid}, which ends when its connections have");
+        engine.write_upgrade_event(EventKind::Upgraded, reason);
         // A process before that has died needs no message.
         let _ = channel.send(SERVING, &serde_json::json!({}), &[]);
-        running.set_predecessor(true);
-        let own = Arc::downgrade(running);
-        let listens = std::thread::Builder::new().name("predecessor".into()).spawn(move || {
-            let mut first = true;
+        runtime.set_predecessor(true);
+        let runtime_handle = Arc::downgrade(runtime);
+        let thread_result = std::thread::Builder::new().name("predecessor".into()).spawn(move || {
+            let mut is_first = true;
             let _ = channel.set_timeout(None);
             while let Ok(Some((message, _))) = channel.receive() {
                 if message.is != COUNTS {
@@ -224,18 +227,18 @@ impl PredecessorLink {
                 }
                 engine.add_counts(&message.body::<CounterSnapshot>());
                 // By now the service manager knows the main process.
-                if std::mem::take(&mut first) {
+                if std::mem::take(&mut is_first) {
                     notify_systemd(&[NotifyState::Ready, NotifyState::Status(&status)]);
                 }
             }
             engine.predecessor_ended();
-            if let Some(running) = own.upgrade() {
-                running.set_predecessor(false);
+            if let Some(runtime) = runtime_handle.upgrade() {
+                runtime.set_predecessor(false);
             }
             tracing::info!("process {pid} has ended");
         });
-        if let Err(error) = listens {
-            running.set_predecessor(false);
+        if let Err(error) = thread_result {
+            runtime.set_predecessor(false);
             tracing::warn!("what process {pid} still counts is lost: {error}");
         }
     }
@@ -263,31 +266,38 @@ fn no_answer_error(pid: u32, error: &std::io::Error) -> BalancerError {
 }
 
 /// Sorts the sockets by their purposes.
-fn sort_sockets(passed: &[SocketDescription], sockets: Vec<OwnedFd>) -> Result<InheritedSockets, String> {
+fn sort_sockets(
+    descriptions: &[SocketDescription],
+    sockets: Vec<OwnedFd>,
+) -> Result<InheritedSockets, String> {
     let mut sockets = sockets.into_iter();
-    let mut sorted = InheritedSockets::default();
-    for one in passed {
-        let mut own: Vec<OwnedFd> = sockets.by_ref().take(one.count).collect();
-        if own.len() < one.count {
+    let mut inherited = InheritedSockets::default();
+    for description in descriptions {
+        let mut own_sockets: Vec<OwnedFd> = sockets.by_ref().take(description.count).collect();
+        if own_sockets.len() < description.count {
             return Err("there are fewer sockets than it said".into());
         }
-        let door = ADMIN_SOCKETS.iter().find(|door| **door == one.is);
-        match (&*one.is, one.address, one.bound, door) {
-            ("listener", Some(address), Some(bound), _) => sorted.listeners.push(ListenerSockets {
-                address,
-                bound,
-                datagrams: one.datagrams,
-                disabled: one.disabled,
-                sockets: own,
-            }),
-            ("load_manager", ..) => sorted.load_manager = own.pop(),
-            ("fleet", ..) => sorted.fleet = own.pop(),
-            (.., Some(door)) => sorted.admin.extend(own.pop().map(|socket| (*door, socket))),
+        let admin_name = ADMIN_SOCKETS.iter().find(|admin_name| **admin_name == description.is);
+        match (&*description.is, description.address, description.bound, admin_name) {
+            ("listener", Some(address), Some(bound_address), _) => {
+                inherited.listeners.push(ListenerSockets {
+                    address,
+                    bound: bound_address,
+                    datagrams: description.datagrams,
+                    disabled: description.disabled,
+                    sockets: own_sockets,
+                })
+            }
+            ("load_manager", ..) => inherited.load_manager = own_sockets.pop(),
+            ("fleet", ..) => inherited.fleet = own_sockets.pop(),
+            (.., Some(admin_name)) => {
+                inherited.admin.extend(own_sockets.pop().map(|socket| (*admin_name, socket)))
+            }
             // The socket is of a later version: this one has no use for it.
             _ => {}
         }
     }
-    Ok(sorted)
+    Ok(inherited)
 }
 
 fn is_disconnect(error: &std::io::Error) -> bool {

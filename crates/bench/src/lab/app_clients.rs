@@ -32,14 +32,14 @@ use caller::{AppCaller, ConnectionPurpose};
 use worker_threads::AgentThreads;
 
 /// The pause after a failure, so that a missing server is not called in a busy loop.
-const PAUSE: Duration = Duration::from_millis(10);
+const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 /// The maximum sleep, which bounds the delay until the end of the run is noticed.
-const NAP: Duration = Duration::from_millis(50);
+const MAX_SLEEP: Duration = Duration::from_millis(50);
 /// The maximum lag of a client's own time behind the clock. Further lateness of the machine counts as
 /// response time.
-const LAG: Duration = Duration::from_millis(5);
+const MAX_LAG: Duration = Duration::from_millis(5);
 /// The kernel's tolerance for late wake-ups of a thread, in nanoseconds; the default is 50,000.
-const SLACK: NonZeroU64 = NonZeroU64::MIN;
+const TIMER_SLACK: NonZeroU64 = NonZeroU64::MIN;
 
 /// The environment of clients.
 pub(super) struct ClientEnvironment {
@@ -80,11 +80,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Starts `clients` clients.
-pub(super) fn start(scene: ClientEnvironment, clients: usize, seed: u64) -> Result<AppClients, LabError> {
+pub(super) fn start(
+    environment: ClientEnvironment,
+    clients: usize,
+    seed: u64,
+) -> Result<AppClients, LabError> {
     let start = Instant::now();
-    let clones = match scene.application.architecture {
+    let clones = match environment.application.architecture {
         AgentArchitecture::Handle => 1,
-        AgentArchitecture::Forward => scene.application.clones,
+        AgentArchitecture::Forward => environment.application.clones,
     };
     let shared = Arc::new(SharedClients {
         start,
@@ -94,10 +98,10 @@ pub(super) fn start(scene: ClientEnvironment, clients: usize, seed: u64) -> Resu
         clones: AgentThreads::new(clones),
         agent: Mutex::new(UsageIntegral::new(start)),
     });
-    let scene = Arc::new(scene);
+    let environment = Arc::new(environment);
     let mut threads = Vec::new();
     for number in 0..clients {
-        let client = AppClient::new(&scene, &shared, seed.wrapping_add((number as u64) << 32))?;
+        let client = AppClient::new(&environment, &shared, seed.wrapping_add((number as u64) << 32))?;
         let thread = std::thread::Builder::new().name(format!("client-{number}")).spawn(move || client.run());
         threads.push(thread.map_err(|error| LabError::failed(format!("no thread for a client: {error}")))?);
     }
@@ -152,8 +156,8 @@ enum CycleError {
 }
 
 impl From<FailureKind> for CycleError {
-    fn from(fault: FailureKind) -> Self {
-        Self::Failed(fault)
+    fn from(failure: FailureKind) -> Self {
+        Self::Failed(failure)
     }
 }
 
@@ -171,29 +175,37 @@ struct AppClient {
 }
 
 impl AppClient {
-    fn new(scene: &Arc<ClientEnvironment>, shared: &Arc<SharedClients>, seed: u64) -> Result<Self, LabError> {
-        let length = scene.application.length;
-        let plug = match scene.application.architecture {
+    fn new(
+        environment: &Arc<ClientEnvironment>,
+        shared: &Arc<SharedClients>,
+        seed: u64,
+    ) -> Result<Self, LabError> {
+        let length = environment.application.length;
+        let agent_purpose = match environment.application.architecture {
             AgentArchitecture::Handle => ConnectionPurpose::Bind,
             AgentArchitecture::Forward => ConnectionPurpose::Deliver(length),
         };
-        let doors: Result<_, _> = scene.destinations.iter().map(|door| AppCaller::new(door, plug)).collect();
-        let server = |(_, address): &(String, SocketAddr)| {
-            let door = match scene.protocol {
+        let agents: Result<_, _> = environment
+            .destinations
+            .iter()
+            .map(|destination| AppCaller::new(destination, agent_purpose))
+            .collect();
+        let new_server = |(_, address): &(String, SocketAddr)| {
+            let destination = match environment.protocol {
                 LoadProtocol::Http => LoadDestination::Http(*address),
                 LoadProtocol::Iiop => {
                     LoadDestination::Iiop(format!("iiop://{address}/{}", super::proxy_under_test::OBJECT_KEY))
                 }
             };
-            AppCaller::new(&door, ConnectionPurpose::Call(length))
+            AppCaller::new(&destination, ConnectionPurpose::Call(length))
         };
-        let servers: Result<_, _> = scene.members.iter().map(server).collect();
+        let servers: Result<_, _> = environment.members.iter().map(new_server).collect();
         Ok(Self {
-            environment: scene.clone(),
+            environment: environment.clone(),
             shared: shared.clone(),
             rng: SplitMix64::new(seed),
             now: shared.start,
-            agents: doors?,
+            agents: agents?,
             servers: servers?,
         })
     }
@@ -201,28 +213,28 @@ impl AppClient {
     /// Performs cycles until the run is over.
     fn run(mut self) {
         // Where that is not allowed, the client wakes a little later.
-        let _ = rustix::thread::set_current_timer_slack(Some(SLACK));
+        let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
         self.now = Instant::now();
         if matches!(self.start_at_random_place(), Err(CycleError::RunEnded)) {
             return;
         }
         loop {
-            let begin = self.now;
+            let cycle_start = self.now;
             match self.cycle() {
                 Ok(()) => {
-                    let time = self.now.saturating_duration_since(begin);
+                    let time = self.now.saturating_duration_since(cycle_start);
                     let mut record = lock(&self.shared.record);
                     record.record_departure(Duration::ZERO, Duration::ZERO);
                     record.record_success(None, time, time);
                 }
                 Err(CycleError::RunEnded) => return,
-                Err(CycleError::Failed(fault)) => {
+                Err(CycleError::Failed(failure)) => {
                     {
                         let mut record = lock(&self.shared.record);
                         record.record_departure(Duration::ZERO, Duration::ZERO);
-                        record.record_failure(None, fault, self.environment.timeout);
+                        record.record_failure(None, failure, self.environment.timeout);
                     }
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(FAILURE_PAUSE);
                     self.now = Instant::now();
                 }
             }
@@ -232,9 +244,9 @@ impl AppClient {
     /// Begins at a random place in a cycle, which is not counted. Clients that begin together would stay in
     /// step for a hundred cycles and queue differently than in the long run.
     fn start_at_random_place(&mut self) -> Result<(), CycleError> {
-        let half = self.environment.application.single_client_cycle() / 2.0;
-        let part = self.rng.uniform();
-        self.wait_for(part * half)?;
+        let half_cycle = self.environment.application.single_client_cycle() / 2.0;
+        let fraction = self.rng.uniform();
+        self.wait_for(fraction * half_cycle)?;
         if self.rng.bernoulli(0.5) { self.request(self.agents.len().saturating_sub(1)) } else { Ok(()) }
     }
 
@@ -252,17 +264,18 @@ impl AppClient {
             AgentArchitecture::Forward => self.forward(service)?,
         };
         let caller = self.servers.get_mut(server).ok_or(FailureKind::Malformed)?;
-        let begin = Instant::now();
+        let call_start = Instant::now();
         caller.call(self.environment.timeout, &self.shared.stop).map_err(cycle_error)?;
-        self.add_elapsed(begin);
+        self.add_elapsed(call_start);
         Ok(())
     }
 
     /// Advances the client's own time by the duration of a real step. A late wake-up before the step is
     /// thereby not counted, as before an emulated one.
-    fn add_elapsed(&mut self, begin: Instant) {
+    fn add_elapsed(&mut self, call_start: Instant) {
         let end = Instant::now();
-        self.now = (self.now + end.saturating_duration_since(begin)).max(end.checked_sub(LAG).unwrap_or(end));
+        self.now = (self.now + end.saturating_duration_since(call_start))
+            .max(end.checked_sub(MAX_LAG).unwrap_or(end));
     }
 
     /// Asks the agent for a server and goes there: two delays for the question and its answer, one for the
@@ -271,12 +284,12 @@ impl AppClient {
         let PointApplication { delay, agent, .. } = self.environment.application;
         self.wait_for(delay)?;
         lock(&self.shared.agent).enter(self.now);
-        let worked = self.work(agent);
+        let result = self.work(agent);
         lock(&self.shared.agent).leave(self.now);
-        worked?;
-        let begin = Instant::now();
+        result?;
+        let pick_start = Instant::now();
         let server = self.ask_agent(service)?;
-        lock(&self.shared.record).record_pick(begin.elapsed());
+        lock(&self.shared.record).record_pick(pick_start.elapsed());
         self.wait_for(delay)?;
         self.wait_for(delay)?;
         Ok(server)
@@ -293,36 +306,38 @@ impl AppClient {
         }
         self.now = clone.held_since();
         lock(&shared.agent).enter(self.now);
-        let brought = (|| {
+        let result = (|| {
             self.work(agent / 4.0)?;
             self.work(locate)?;
             self.work(agent / 4.0)?;
             self.wait_for(delay)?;
             self.work(agent / 4.0)?;
-            let begin = Instant::now();
+            let pick_start = Instant::now();
             let server = self.ask_agent(service)?;
-            lock(&shared.record).record_pick(begin.elapsed());
+            lock(&shared.record).record_pick(pick_start.elapsed());
             self.work(agent / 4.0)?;
             Ok(server)
         })();
         lock(&shared.agent).leave(self.now);
         clone.set_held_until(self.now);
-        brought
+        result
     }
 
     /// Returns the index of the server that names itself in the answer.
     fn ask_agent(&mut self, service: usize) -> Result<usize, CycleError> {
         let caller = self.agents.get_mut(service).ok_or(FailureKind::Malformed)?;
-        let begin = Instant::now();
+        let call_start = Instant::now();
         let member = caller.call(self.environment.timeout, &self.shared.stop).map_err(cycle_error)?;
-        self.add_elapsed(begin);
-        let own = service * COPIES..(service + 1) * COPIES;
-        let is = |(name, address): &(String, SocketAddr)| {
-            member.as_deref().is_some_and(|said| said == name || said == address.to_string())
+        self.add_elapsed(call_start);
+        let service_members = service * COPIES..(service + 1) * COPIES;
+        let is_member = |(name, address): &(String, SocketAddr)| {
+            member.as_deref().is_some_and(|answered| answered == name || answered == address.to_string())
         };
-        let found = own.into_iter().find(|number| self.environment.members.get(*number).is_some_and(is));
+        let index = service_members
+            .into_iter()
+            .find(|number| self.environment.members.get(*number).is_some_and(is_member));
         // The answer names no server, or one of another service.
-        found.ok_or(CycleError::Failed(FailureKind::Malformed))
+        index.ok_or(CycleError::Failed(FailureKind::Malformed))
     }
 
     /// Waits for `seconds`.
@@ -344,16 +359,16 @@ impl AppClient {
             if self.shared.stop.load(Relaxed) {
                 return Err(CycleError::RunEnded);
             }
-            let left = self.now.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = self.now.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return Ok(());
             }
-            std::thread::sleep(left.min(NAP));
+            std::thread::sleep(remaining.min(MAX_SLEEP));
         }
     }
 }
 
 /// Converts a fault; a call that ended with the run did not fail.
-fn cycle_error(fault: Option<FailureKind>) -> CycleError {
-    fault.map_or(CycleError::RunEnded, CycleError::Failed)
+fn cycle_error(failure: Option<FailureKind>) -> CycleError {
+    failure.map_or(CycleError::RunEnded, CycleError::Failed)
 }

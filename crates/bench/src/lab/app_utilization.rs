@@ -10,50 +10,53 @@ use super::statistics::Estimate;
 use super::testbed::Testbed;
 
 /// Returns `true` if the response time has the wanted precision, by the batches from number `first` on.
-pub(super) fn is_precise(outcome: &PointOutcome, first: usize, precision: Option<f64>) -> bool {
-    let samples = outcome.samples.get(&Metric::Response).and_then(|samples| samples.get(first..));
+pub(super) fn is_precise(outcome: &PointOutcome, first_sample: usize, precision: Option<f64>) -> bool {
+    let samples = outcome.samples.get(&Metric::Response).and_then(|samples| samples.get(first_sample..));
     let spread = samples.and_then(Estimate::of).map(|estimate| estimate.half_width / estimate.mean);
-    precision.is_none_or(|wanted| spread.is_some_and(|spread| spread <= wanted))
+    precision.is_none_or(|target| spread.is_some_and(|spread| spread <= target))
 }
 
 /// The busy times of an application's servers and its agent until a time: threads and processors, in seconds.
 #[derive(Debug)]
 pub(super) struct BusyTimes {
-    at: Instant,
+    read_at: Instant,
     servers: Vec<(f64, f64)>,
     agent: (f64, f64),
 }
 
 impl BusyTimes {
     /// Reads the busy times; `None` if there is no application, or a server does not answer.
-    pub(super) fn read(stage: &Testbed, run: &LoadClients) -> Option<Self> {
-        let agent = run.agent_busy_times()?;
+    pub(super) fn read(testbed: &Testbed, load_clients: &LoadClients) -> Option<Self> {
+        let agent = load_clients.agent_busy_times()?;
         // The servers are asked in turn, which takes a millisecond for all.
-        let each = stage.server_busy_times()?;
-        Some(Self { at: Instant::now(), servers: each, agent })
+        let servers = testbed.server_busy_times()?;
+        Some(Self { read_at: Instant::now(), servers, agent })
     }
 
     /// Adds samples of the shares of the time until `then`.
     pub(super) fn add_samples(
         &self,
-        then: &Self,
+        later: &Self,
         application: &PointApplication,
         outcome: &mut PointOutcome,
     ) {
-        let seconds = (then.at - self.at).as_secs_f64();
-        let mut put = |metric, busy: f64, of: usize| {
-            let share = busy / (seconds * of as f64);
+        let seconds = (later.read_at - self.read_at).as_secs_f64();
+        let mut push_share = |metric, busy: f64, count: usize| {
+            let share = busy / (seconds * count as f64);
             if share.is_finite() {
                 outcome.samples.entry(metric).or_default().push(share);
             }
         };
-        let sums =
-            self.servers.iter().zip(&then.servers).map(|(one, other)| (other.0 - one.0, other.1 - one.1));
+        let sums = self
+            .servers
+            .iter()
+            .zip(&later.servers)
+            .map(|(before, after)| (after.0 - before.0, after.1 - before.1));
         let sums: Vec<(f64, f64)> = sums.collect();
         let services = [(Metric::ServerA, Metric::CpuA), (Metric::ServerB, Metric::CpuB)];
-        for (copies, (threads, processor)) in sums.chunks(COPIES).zip(services) {
-            put(threads, copies.iter().map(|used| used.0).sum(), copies.len());
-            put(processor, copies.iter().map(|used| used.1).sum(), copies.len());
+        for (copies, (threads_metric, processor_metric)) in sums.chunks(COPIES).zip(services) {
+            push_share(threads_metric, copies.iter().map(|busy| busy.0).sum(), copies.len());
+            push_share(processor_metric, copies.iter().map(|busy| busy.1).sum(), copies.len());
         }
         let clones = match application.architecture {
             AgentArchitecture::Handle => 1,
@@ -62,9 +65,9 @@ impl BusyTimes {
         // The agent of the handle-driven architecture has one thread, and clients that wait for it count,
         // too.
         if application.architecture == AgentArchitecture::Forward {
-            put(Metric::Agent, then.agent.0 - self.agent.0, clones);
+            push_share(Metric::Agent, later.agent.0 - self.agent.0, clones);
         }
-        put(Metric::CpuAgent, then.agent.1 - self.agent.1, 1);
+        push_share(Metric::CpuAgent, later.agent.1 - self.agent.1, 1);
     }
 }
 
@@ -80,17 +83,18 @@ mod tests {
     fn shares_are_of_all_copies_and_of_all_clones() {
         let text = "architecture = \"forward\"\nagent = \"1ms\"\nclones = 4";
         let application: ApplicationSettings = toml::from_str(text).unwrap();
-        let setting = application.at_levels(&PointLevels::new());
+        let point_application = application.at_levels(&PointLevels::new());
         let at = Instant::now();
-        let before = BusyTimes { at, servers: vec![(1.0, 0.5); 4], agent: (3.0, 1.0) };
-        let each = vec![(2.0, 0.5), (2.0, 1.5), (5.0, 2.5), (5.0, 2.5)];
-        let after = BusyTimes { at: at + Duration::from_secs(4), servers: each, agent: (11.0, 5.0) };
+        let before = BusyTimes { read_at: at, servers: vec![(1.0, 0.5); 4], agent: (3.0, 1.0) };
+        let later_servers = vec![(2.0, 0.5), (2.0, 1.5), (5.0, 2.5), (5.0, 2.5)];
+        let after =
+            BusyTimes { read_at: at + Duration::from_secs(4), servers: later_servers, agent: (11.0, 5.0) };
         let mut outcome = PointOutcome::new();
-        before.add_samples(&after, &setting, &mut outcome);
-        let of = |metric| outcome.samples[&metric][0];
-        assert_eq!((of(Metric::ServerA), of(Metric::CpuA)), (0.25, 0.125));
-        assert_eq!((of(Metric::ServerB), of(Metric::CpuB)), (1.0, 0.5));
-        assert_eq!((of(Metric::Agent), of(Metric::CpuAgent)), (0.5, 1.0));
+        before.add_samples(&after, &point_application, &mut outcome);
+        let sample = |metric| outcome.samples[&metric][0];
+        assert_eq!((sample(Metric::ServerA), sample(Metric::CpuA)), (0.25, 0.125));
+        assert_eq!((sample(Metric::ServerB), sample(Metric::CpuB)), (1.0, 0.5));
+        assert_eq!((sample(Metric::Agent), sample(Metric::CpuAgent)), (0.5, 1.0));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) enum ArrivalCount {
 struct LastCount {
     incarnation: u32,
     requests: u64,
-    at: f64,
+    counted_at: f64,
 }
 
 /// The last known count of each member.
@@ -45,22 +45,24 @@ impl ArrivalCounter {
         match count {
             ArrivalCount::NoAnswer => None,
             ArrivalCount::NotRunning => {
-                if let Some(known) = self.last_counts.get_mut(name) {
-                    known.at = now;
+                if let Some(last_count) = self.last_counts.get_mut(name) {
+                    last_count.counted_at = now;
                 }
                 Some(0)
             }
-            ArrivalCount::Reported { incarnation: life, requests } => {
-                let last = self
+            ArrivalCount::Reported { incarnation, requests } => {
+                let previous = self
                     .last_counts
-                    .insert(name.to_owned(), LastCount { incarnation: life, requests, at: now });
-                let (before, since) = match last {
-                    Some(last) if last.incarnation == life => (last.requests, last.at),
+                    .insert(name.to_owned(), LastCount { incarnation, requests, counted_at: now });
+                let (previous_requests, previous_at) = match previous {
+                    Some(previous) if previous.incarnation == incarnation => {
+                        (previous.requests, previous.counted_at)
+                    }
                     _ => (0, now - seconds),
                 };
-                let new = requests.saturating_sub(before) as f64;
-                let share = if now - since > seconds { seconds / (now - since) } else { 1.0 };
-                Some((new * share).round() as u64)
+                let new_requests = requests.saturating_sub(previous_requests) as f64;
+                let share = if now - previous_at > seconds { seconds / (now - previous_at) } else { 1.0 };
+                Some((new_requests * share).round() as u64)
             }
         }
     }
@@ -69,11 +71,11 @@ impl ArrivalCounter {
 /// Returns the dispersion of the arrivals over the members in these ticks, standard deviation over mean;
 /// `None` if a member did not answer, or nothing arrived.
 pub(super) fn dispersion(ticks: &[TimelineTick]) -> Option<f64> {
-    let first = ticks.first()?;
+    let first_tick = ticks.first()?;
     let mut counts = Vec::new();
-    for member in first.arrived.keys() {
-        let came: Option<u64> = ticks.iter().map(|tick| tick.arrived.get(member).copied()).sum();
-        counts.push(came? as f64);
+    for member in first_tick.arrived.keys() {
+        let arrivals: Option<u64> = ticks.iter().map(|tick| tick.arrived.get(member).copied()).sum();
+        counts.push(arrivals? as f64);
     }
     let mean = counts.iter().sum::<f64>() / counts.len() as f64;
     let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / counts.len() as f64;
@@ -84,17 +86,17 @@ pub(super) fn dispersion(ticks: &[TimelineTick]) -> Option<f64> {
 /// over the mean of that part. The result is the mean over the members that receive requests; `None` if one
 /// of them did not answer, or a tick has no arrivals.
 pub(super) fn swing(ticks: &[TimelineTick]) -> Option<f64> {
-    let first = ticks.first()?;
+    let first_tick = ticks.first()?;
     let (mut sum, mut count) = (0.0, 0.0);
-    for member in first.arrived.keys() {
-        let part = |tick: &TimelineTick| {
-            let all: u64 = tick.arrived.values().sum();
-            let own = *tick.arrived.get(member)?;
-            (all > 0).then(|| own as f64 / all as f64)
+    for member in first_tick.arrived.keys() {
+        let arrival_shares = |tick: &TimelineTick| {
+            let total: u64 = tick.arrived.values().sum();
+            let arrivals = *tick.arrived.get(member)?;
+            (total > 0).then(|| arrivals as f64 / total as f64)
         };
-        let parts = ticks.iter().map(part).collect::<Option<Vec<f64>>>()?;
-        let mean = parts.iter().sum::<f64>() / parts.len() as f64;
-        let variance = parts.iter().map(|part| (part - mean).powi(2)).sum::<f64>() / parts.len() as f64;
+        let shares = ticks.iter().map(arrival_shares).collect::<Option<Vec<f64>>>()?;
+        let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+        let variance = shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / shares.len() as f64;
         if mean > 0.0 {
             (sum, count) = (sum + variance.sqrt() / mean, count + 1.0);
         }
@@ -136,19 +138,19 @@ mod tests {
     #[test]
     fn silence_is_no_surge_and_a_new_life_counts_from_nothing() {
         let mut arrivals = ArrivalCounter::default();
-        let said = |life, requests| ArrivalCount::Reported { incarnation: life, requests };
+        let reported = |incarnation, requests| ArrivalCount::Reported { incarnation, requests };
         let mut tick = |now: f64, count| arrivals.count_tick("m1", count, now, 1.0);
-        assert_eq!(tick(1.0, said(1, 1000)), Some(1000));
-        assert_eq!(tick(2.0, said(1, 1100)), Some(100));
+        assert_eq!(tick(1.0, reported(1, 1000)), Some(1000));
+        assert_eq!(tick(2.0, reported(1, 1100)), Some(100));
         assert_eq!(tick(3.0, ArrivalCount::NoAnswer), None);
-        assert_eq!(tick(4.0, said(1, 1300)), Some(100));
+        assert_eq!(tick(4.0, reported(1, 1300)), Some(100));
         // Stopped: requests counted when it continues arrived then.
         assert_eq!(tick(5.0, ArrivalCount::NotRunning), Some(0));
         assert_eq!(tick(6.0, ArrivalCount::NotRunning), Some(0));
-        assert_eq!(tick(7.0, said(1, 1360)), Some(60));
-        assert_eq!(tick(8.0, said(2, 30)), Some(30));
-        assert_eq!(tick(9.0, said(2, 70)), Some(40));
+        assert_eq!(tick(7.0, reported(1, 1360)), Some(60));
+        assert_eq!(tick(8.0, reported(2, 30)), Some(30));
+        assert_eq!(tick(9.0, reported(2, 70)), Some(40));
         // A further process, with a higher count than the one before.
-        assert_eq!(tick(10.0, said(3, 90)), Some(90));
+        assert_eq!(tick(10.0, reported(3, 90)), Some(90));
     }
 }

@@ -52,10 +52,10 @@ pub struct Calibration {
 }
 
 /// The parts of the calibration, each a sample, and their length.
-const PARTS: u32 = 5;
-const PART: Duration = Duration::from_millis(600);
+const INTERVALS: u32 = 5;
+const INTERVAL: Duration = Duration::from_millis(600);
 /// The clients for each worker.
-const CLIENTS: usize = 4;
+const CLIENTS_PER_WORKER: usize = 4;
 /// The timed rounds of the work, and the timed requests of each kind.
 const ROUNDS: usize = 2000;
 const REQUESTS: usize = 500;
@@ -65,34 +65,35 @@ const SESSIONS: usize = 7;
 impl Calibration {
     /// Measures what the experiment needs; leaves logs in `folder`.
     pub(super) fn measure(
-        tie: &ProcessLauncher,
+        launcher: &ProcessLauncher,
         experiment: &Experiment,
         points: &[ExperimentPoint],
         folder: &Path,
-        watch: &mut dyn RunObserver,
+        observer: &mut dyn RunObserver,
     ) -> Result<Self, LabError> {
-        let mut before = Self::default();
+        let mut calibration = Self::default();
         if let Some(session) = experiment.members.first().session {
-            let failed = |error: io::Error| LabError::failed(format!("cannot time a session: {error}"));
-            before.swaps = Some(work(session));
-            before.session = Some(self::session(session.integers * 4).map_err(failed)?);
+            let timing_error = |error: io::Error| LabError::failed(format!("cannot time a session: {error}"));
+            calibration.swaps = Some(swap_seconds(session));
+            calibration.session = Some(session_cpu_seconds(session.integers * 4).map_err(timing_error)?);
         }
         if let Some(point) = points.iter().find(|point| matches!(point.load, OfferedLoad::Share(_))) {
-            let first =
+            let balanced_point =
                 points.iter().find(|point| point.balancer.kind != BalancerKind::None).unwrap_or(point);
-            before.computed = experiment.members.capacity(first.members);
-            if before.computed.is_none() {
-                before.capacity = before.calibrate(tie, experiment, first, folder, watch)?;
+            calibration.computed = experiment.members.capacity(balanced_point.members);
+            if calibration.computed.is_none() {
+                calibration.capacity =
+                    calibration.measure_capacity(launcher, experiment, balanced_point, folder, observer)?;
             }
         }
         if experiment.model.as_ref().is_some_and(|model| model.get_ref().needs_wire_times()) {
-            before.wires = wire::measure(tie, experiment, points, folder, watch)?;
+            calibration.wires = wire::measure(launcher, experiment, points, folder, observer)?;
         }
-        let said = before.sentences(experiment).join("; ");
-        if !said.is_empty() {
-            watch.on_calibration(&said);
+        let summary = calibration.sentences(experiment).join("; ");
+        if !summary.is_empty() {
+            observer.on_calibration(&summary);
         }
-        Ok(before)
+        Ok(calibration)
     }
 
     /// Returns the requests per second that the members can serve.
@@ -102,53 +103,53 @@ impl Calibration {
 
     /// Returns a sentence for each result.
     pub fn sentences(&self, experiment: &Experiment) -> Vec<String> {
-        let mut said = Vec::new();
-        if let (Some(swaps), Some(session), Some(real)) =
+        let mut sentences = Vec::new();
+        if let (Some(swaps), Some(session), Some(cost)) =
             (self.swaps, self.session, experiment.members.first().session)
         {
-            said.push(format!(
+            sentences.push(format!(
                 "{} swaps of {} integers take {:.1} µs here, a session costs a server with a thread for each \
                  connection {:.1} µs of processor time, {:.0} % of that",
-                real.swaps,
-                real.integers,
+                cost.swaps,
+                cost.integers,
                 swaps * 1e6,
                 session * 1e6,
                 session / swaps * 100.0
             ));
             if let Some(service) = experiment.members.first().service {
-                let held = self.session_time(experiment).as_secs_f64();
-                said.push(format!(
+                let session_seconds = self.session_time(experiment).as_secs_f64();
+                sentences.push(format!(
                     "emulated members take {:.0} times as long: {:.1} ms for a request, {:.1} ms more for \
                      the first of \
                      a connection",
                     service.mean().as_secs_f64() / swaps,
                     service.mean().as_secs_f64() * 1e3,
-                    held * 1e3
+                    session_seconds * 1e3
                 ));
             }
         }
         if let Some(capacity) = self.computed {
-            said.push(format!(
+            sentences.push(format!(
                 "the capacity is {capacity:.0} requests/s, by the members' cores, their speed and the mean \
                  work"
             ));
         }
-        for (protocol, wire) in &self.wires {
-            said.push(format!(
+        for (protocol, wire_times) in &self.wires {
+            sentences.push(format!(
                 "over {protocol} choosing a server and telling or bringing it takes {:.2} ms, a call {:.2} \
                  ms beside its \
                  work",
-                wire.relay * 1e3,
-                wire.reach * 1e3
+                wire_times.relay * 1e3,
+                wire_times.reach * 1e3
             ));
         }
         if let Some(capacity) = Estimate::of(&self.capacity) {
-            said.push(format!(
+            sentences.push(format!(
                 "the capacity is {:.0} ± {:.0} requests/s",
                 capacity.mean, capacity.half_width
             ));
         }
-        said
+        sentences
     }
 
     /// Returns the additional time for which an emulated member holds the first request of a connection.
@@ -162,8 +163,8 @@ impl Calibration {
     }
 
     /// Returns the load of a point.
-    pub(super) fn load_loop(&self, offer: OfferedLoad) -> Result<LoadLoop, LabError> {
-        match (offer, self.capacity()) {
+    pub(super) fn load_loop(&self, offered_load: OfferedLoad) -> Result<LoadLoop, LabError> {
+        match (offered_load, self.capacity()) {
             (OfferedLoad::Concurrency(clients), _) => Ok(LoadLoop::Closed(clients)),
             (OfferedLoad::Rate(rate), _) => Ok(LoadLoop::Open(rate)),
             (OfferedLoad::Share(share), Some(capacity)) => Ok(LoadLoop::Open(share * capacity)),
@@ -171,39 +172,40 @@ impl Calibration {
         }
     }
 
-    fn calibrate(
+    fn measure_capacity(
         &self,
-        tie: &ProcessLauncher,
+        launcher: &ProcessLauncher,
         experiment: &Experiment,
         point: &ExperimentPoint,
         folder: &Path,
-        watch: &mut dyn RunObserver,
+        observer: &mut dyn RunObserver,
     ) -> Result<Vec<f64>, LabError> {
-        watch.on_calibration("measuring the capacity");
+        observer.on_calibration("measuring the capacity");
         // Without the bounds against overload: a closed loop would repeat rejected requests at once.
-        let mut free = experiment.clone();
-        free.balancer.max_connections = None;
-        let stage = Testbed::build(tie, &free, point, self.session_time(experiment), folder)?;
-        let clients = CLIENTS * experiment.members.first().workers * point.members;
+        let mut unlimited = experiment.clone();
+        unlimited.balancer.max_connections = None;
+        let testbed = Testbed::build(launcher, &unlimited, point, self.session_time(experiment), folder)?;
+        let clients = CLIENTS_PER_WORKER * experiment.members.first().workers * point.members;
         let mut load = experiment.load.clone();
         load.keep_alive = true;
-        let lasting = LoadDuration { warmup: Duration::ZERO, total: PART * (PARTS + 2) };
-        let run = stage.start_load(&load, LoadLoop::Closed(clients), point.load, lasting, point.seed)?;
+        let load_duration = LoadDuration { warmup: Duration::ZERO, total: INTERVAL * (INTERVALS + 2) };
+        let load_clients =
+            testbed.start_load(&load, LoadLoop::Closed(clients), point.load, load_duration, point.seed)?;
         let mut capacity = Vec::new();
-        let (mut last, mut number) = (Duration::ZERO, 0);
-        while number <= PARTS {
+        let (mut last_interval_end, mut number) = (Duration::ZERO, 0);
+        while number <= INTERVALS {
             std::thread::sleep(Duration::from_millis(5));
-            if watch.is_interrupted() {
+            if observer.is_interrupted() {
                 return Err(LabError::Interrupted);
             }
-            let now = run.elapsed();
-            if now >= PART * (number + 1) {
-                let ok = run.take_record().ok as f64 / (now - last).as_secs_f64();
+            let now = load_clients.elapsed();
+            if now >= INTERVAL * (number + 1) {
+                let rate = load_clients.take_record().ok as f64 / (now - last_interval_end).as_secs_f64();
                 // The first part is a warm-up.
                 if number > 0 {
-                    capacity.push(ok);
+                    capacity.push(rate);
                 }
-                (last, number) = (now, number + 1);
+                (last_interval_end, number) = (now, number + 1);
             }
         }
         if capacity.iter().sum::<f64>() <= 0.0 {
@@ -214,13 +216,13 @@ impl Calibration {
 }
 
 /// Returns the seconds that the swaps take: the median of many rounds.
-fn work(session: SessionCost) -> f64 {
+fn swap_seconds(session: SessionCost) -> f64 {
     let mut bytes: Vec<u8> = (0..session.integers * 4).map(|n| n as u8).collect();
-    let mut chance = SplitMix64::new(1);
+    let mut rng = SplitMix64::new(1);
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
             let start = Instant::now();
-            shuffle(std::hint::black_box(&mut bytes), session.swaps, &mut chance);
+            shuffle(std::hint::black_box(&mut bytes), session.swaps, &mut rng);
             start.elapsed().as_secs_f64()
         })
         .collect();
@@ -230,7 +232,7 @@ fn work(session: SessionCost) -> f64 {
 
 /// Returns the processor time in seconds that a new connection costs a server beyond a request of `bytes`
 /// bytes.
-fn session(bytes: usize) -> io::Result<f64> {
+fn session_cpu_seconds(bytes: usize) -> io::Result<f64> {
     let mut rounds = Vec::new();
     for _ in 0..SESSIONS {
         rounds.push((cpu_per_request(bytes, 1)? - cpu_per_request(bytes, REQUESTS)?).max(0.0));
@@ -240,40 +242,40 @@ fn session(bytes: usize) -> io::Result<f64> {
 }
 
 /// Returns the server's processor time in seconds for a request, with `on_each` requests on each connection.
-fn cpu_per_request(bytes: usize, on_each: usize) -> io::Result<f64> {
+fn cpu_per_request(bytes: usize, requests_per_connection: usize) -> io::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let used = Arc::new(AtomicU64::new(0));
-    let connections = REQUESTS / on_each;
+    let cpu_nanos = Arc::new(AtomicU64::new(0));
+    let connections = REQUESTS / requests_per_connection;
     let server = {
-        let used = used.clone();
+        let cpu_nanos = cpu_nanos.clone();
         std::thread::spawn(move || -> io::Result<()> {
             let mut threads = Vec::new();
             for _ in 0..connections {
                 let (stream, _) = listener.accept()?;
-                let used = used.clone();
+                let cpu_nanos = cpu_nanos.clone();
                 threads.push(std::thread::spawn(move || {
                     let result = answer(stream, bytes);
-                    used.fetch_add(thread_nanos(), Relaxed);
+                    cpu_nanos.fetch_add(thread_nanos(), Relaxed);
                     result
                 }));
             }
-            used.fetch_add(thread_nanos(), Relaxed);
+            cpu_nanos.fetch_add(thread_nanos(), Relaxed);
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
         })
     };
     let message = vec![1u8; bytes];
     for _ in 0..connections {
-        client(address, &message, on_each)?;
+        client(address, &message, requests_per_connection)?;
     }
     server.join().map_err(|_| io::Error::other("the server panicked"))??;
-    Ok(used.load(Relaxed) as f64 / 1e9 / REQUESTS as f64)
+    Ok(cpu_nanos.load(Relaxed) as f64 / 1e9 / REQUESTS as f64)
 }
 
 /// Echoes every message until the connection ends.
-fn answer(mut stream: TcpStream, bytes: usize) -> io::Result<()> {
+fn answer(mut stream: TcpStream, message_bytes: usize) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut message = vec![0; bytes];
+    let mut message = vec![0; message_bytes];
     while stream.read_exact(&mut message).is_ok() {
         stream.write_all(&message)?;
     }
@@ -303,9 +305,9 @@ mod tests {
 
     #[test]
     fn work_grows_with_the_swaps_and_sessions_cost_something() {
-        let few = work(SessionCost { integers: 300, swaps: 100 });
-        let many = work(SessionCost { integers: 300, swaps: 10_000 });
-        assert!(many > 10.0 * few, "{few} {many}");
-        assert!(session(1200).unwrap() > 0.0);
+        let few_swaps = swap_seconds(SessionCost { integers: 300, swaps: 100 });
+        let many_swaps = swap_seconds(SessionCost { integers: 300, swaps: 10_000 });
+        assert!(many_swaps > 10.0 * few_swaps, "{few_swaps} {many_swaps}");
+        assert!(session_cpu_seconds(1200).unwrap() > 0.0);
     }
 }

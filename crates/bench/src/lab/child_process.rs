@@ -34,7 +34,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The time within which a child must report its address, and answer requests.
 pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum number of characters of a child's last line in a message.
-const SAID: usize = 300;
+const MAX_OUTPUT_CHARS: usize = 300;
 
 /// A running child. Dropping it kills it.
 #[derive(Debug)]
@@ -48,27 +48,27 @@ pub(super) struct ChildProcess {
 impl ChildProcess {
     /// Starts `program` in `folder`; its output goes to `folder/name.log`.
     pub(super) fn start(
-        tie: &ProcessLauncher,
+        launcher: &ProcessLauncher,
         name: &str,
         program: &Path,
         arguments: &[String],
         folder: &Path,
     ) -> Result<Self, LabError> {
         let log = folder.join(format!("{name}.log"));
-        let fail = |error: std::io::Error| LabError::failed(format!("cannot start {name}: {error}"));
-        let out =
+        let start_error = |error: std::io::Error| LabError::failed(format!("cannot start {name}: {error}"));
+        let open_log =
             |log: &Path| -> std::io::Result<File> { OpenOptions::new().append(true).create(true).open(log) };
-        let process = Command::new(&tie.program)
-            .args(&tie.arguments)
+        let process = Command::new(&launcher.program)
+            .args(&launcher.arguments)
             .arg(program)
             .args(arguments)
             .current_dir(folder)
             .stdin(Stdio::null())
-            .stdout(out(&log).map_err(fail)?)
-            .stderr(out(&log).map_err(fail)?)
+            .stdout(open_log(&log).map_err(start_error)?)
+            .stderr(open_log(&log).map_err(start_error)?)
             .process_group(0)
             .spawn()
-            .map_err(fail)?;
+            .map_err(start_error)?;
         let command = format!("{} {}", program.display(), arguments.join(" "));
         Ok(Self { name: name.to_owned(), command, process, log })
     }
@@ -84,27 +84,39 @@ impl ChildProcess {
     }
 
     /// Waits until the child prints `listening WHAT ADDRESS`.
-    pub(super) fn address(&mut self, what: &str) -> Result<SocketAddr, LabError> {
-        let found = self.addresses(what, 1)?.into_iter().next();
-        found.ok_or_else(|| LabError::failed(format!("{} does not listen", self.name)))
+    pub(super) fn address(&mut self, listener_kind: &str) -> Result<SocketAddr, LabError> {
+        let address = self.addresses(listener_kind, 1)?.into_iter().next();
+        address.ok_or_else(|| LabError::failed(format!("{} does not listen", self.name)))
     }
 
     /// Waits until it has printed `count` such addresses; returns them in order.
-    pub(super) fn addresses(&mut self, what: &str, count: usize) -> Result<Vec<SocketAddr>, LabError> {
-        let words = format!("listening {what} ");
-        let end = Instant::now() + STARTUP_TIMEOUT;
+    pub(super) fn addresses(
+        &mut self,
+        listener_kind: &str,
+        count: usize,
+    ) -> Result<Vec<SocketAddr>, LabError> {
+        let marker = format!("listening {listener_kind} ");
+        let deadline = Instant::now() + STARTUP_TIMEOUT;
         loop {
-            let said = self.output();
-            let places = said.lines().filter_map(|line| line.split_once(&words)).map(|(_, rest)| rest);
-            let word = |rest: &str| rest.split(' ').next().map(|word| word.trim_end_matches(':').to_owned());
-            let found: Vec<SocketAddr> =
-                places.filter_map(|rest| word(rest)?.parse().ok()).take(count).collect();
-            if found.len() == count {
-                return Ok(found);
+            let output = self.output();
+            let listening_lines =
+                output.lines().filter_map(|line| line.split_once(&marker)).map(|(_, line_end)| line_end);
+            let address_text =
+                |line_end: &str| line_end.split(' ').next().map(|word| word.trim_end_matches(':').to_owned());
+            let addresses: Vec<SocketAddr> = listening_lines
+                .filter_map(|line_end| address_text(line_end)?.parse().ok())
+                .take(count)
+                .collect();
+            if addresses.len() == count {
+                return Ok(addresses);
             }
             self.check_alive()?;
-            if Instant::now() > end {
-                return Err(LabError::failed(format!("{} does not listen: {}", self.name, last_line(&said))));
+            if Instant::now() > deadline {
+                return Err(LabError::failed(format!(
+                    "{} does not listen: {}",
+                    self.name,
+                    last_line(&output)
+                )));
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -128,17 +140,17 @@ impl ChildProcess {
         self.check_alive()?;
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         // The process has not been waited for, so the pid is still its own.
-        let sent = pid.map_or(Ok(()), |pid| kill_process(pid, signal));
-        sent.map_err(|error| LabError::failed(format!("cannot signal {}: {error}", self.name)))
+        let result = pid.map_or(Ok(()), |pid| kill_process(pid, signal));
+        result.map_err(|error| LabError::failed(format!("cannot signal {}: {error}", self.name)))
     }
 
     /// Kills the child, with all processes of its group.
     pub(super) fn kill(&mut self) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        if let (Ok(None), Some(group)) = (self.process.try_wait(), pid) {
+        if let (Ok(None), Some(process_group)) = (self.process.try_wait(), pid) {
             // The process has not been waited for, so the number is still its own. An error means that it has
             // ended.
-            let _ = kill_process_group(group, Signal::KILL);
+            let _ = kill_process_group(process_group, Signal::KILL);
         }
         let _ = self.process.wait();
     }
@@ -155,7 +167,7 @@ impl Drop for ChildProcess {
     }
 }
 
-fn last_line(said: &str) -> String {
-    let line = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-    line.chars().take(SAID).collect()
+fn last_line(output: &str) -> String {
+    let line = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    line.chars().take(MAX_OUTPUT_CHARS).collect()
 }

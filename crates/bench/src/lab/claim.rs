@@ -84,13 +84,13 @@ impl Verdict {
     }
 
     /// Creates the verdict of a claim that fails because points are missing.
-    fn missing_points(what: &str) -> Self {
-        Self { pass: false, decided: true, numbers: vec![format!("{NOTHING}: {what}")] }
+    fn missing_points(points: &str) -> Self {
+        Self { pass: false, decided: true, numbers: vec![format!("{NOTHING}: {points}")] }
     }
 
     /// Creates the verdict of a claim that cannot be decided.
-    pub(super) fn undecided(why: &str) -> Self {
-        Self { pass: false, decided: false, numbers: vec![why.to_owned()] }
+    pub(super) fn undecided(reason: &str) -> Self {
+        Self { pass: false, decided: false, numbers: vec![reason.to_owned()] }
     }
 
     /// Returns `true` if there were points to evaluate.
@@ -103,16 +103,19 @@ impl ClaimTest {
     /// Decides the claim. If points were skipped because this machine lacks something, a claim about them is
     /// undecided, unless the existing points refute it.
     pub fn decide(&self, table: &EstimateTable) -> Verdict {
-        let mut verdict = self.of_those_there(table);
-        let absent = table.skipped(|levels| self.uses_point(levels));
+        let mut verdict = self.decide_measured(table);
+        let skipped = table.skipped(|levels| self.uses_point(levels));
         // A single point can break a bound; a shape needs all its points.
-        let by_points = self.is_pointwise();
-        let refuted = by_points && verdict.has_points() && !verdict.pass && verdict.decided;
-        if !absent.is_empty() && !refuted {
+        let is_pointwise = self.is_pointwise();
+        let refuted = is_pointwise && verdict.has_points() && !verdict.pass && verdict.decided;
+        if !skipped.is_empty() && !refuted {
             (verdict.pass, verdict.decided) = (false, false);
         }
         verdict.numbers.extend(
-            absent.iter().take(5).map(|(levels, why)| format!("left out: {}: {why}", format_levels(levels))),
+            skipped
+                .iter()
+                .take(5)
+                .map(|(levels, reason)| format!("left out: {}: {reason}", format_levels(levels))),
         );
         verdict
     }
@@ -149,15 +152,15 @@ impl ClaimTest {
 
     /// Returns `true` if the test needs points with these levels.
     fn uses_point(&self, levels: &PointLevels) -> bool {
-        let among =
+        let level_matches =
             |factor: Factor, holds: &dyn Fn(&FactorLevel) -> bool| levels.get(&factor).is_some_and(holds);
         match self {
             Self::LessInARegion(test) => {
-                among(test.series, &|level| *level == test.of || *level == test.than)
+                level_matches(test.series, &|level| *level == test.of || *level == test.than)
             }
-            Self::ExceedsSomewhere(test) => among(test.series, &|level| !test.except.contains(level)),
-            Self::TopMovesRight(test) => among(test.series, &|level| !test.except.contains(level)),
-            Self::FallsWith(test) => among(test.by, &|level| !test.except.contains(level)),
+            Self::ExceedsSomewhere(test) => level_matches(test.series, &|level| !test.except.contains(level)),
+            Self::TopMovesRight(test) => level_matches(test.series, &|level| !test.except.contains(level)),
+            Self::FallsWith(test) => level_matches(test.by, &|level| !test.except.contains(level)),
             Self::RatioToBest(test) => test.uses_point(levels),
             Self::AtLeast(bound) | Self::AtMost(bound) => bound.uses_point(levels),
             Self::Changes(test) => test.uses_point(levels),
@@ -172,22 +175,25 @@ impl ClaimTest {
     pub fn is_decidable_by(&self, points: &[&PointLevels]) -> bool {
         let points: Vec<&PointLevels> =
             points.iter().copied().filter(|levels| self.uses_point(levels)).collect();
-        let has = |factor: Factor, level: &FactorLevel| {
+        let has_level = |factor: Factor, level: &FactorLevel| {
             points.iter().any(|levels| levels.get(&factor) == Some(level))
         };
-        let several =
+        let has_several_levels =
             |factor: Factor| points.iter().any(|levels| levels.get(&factor) != points[0].get(&factor));
         match self {
-            Self::LessInARegion(test) => has(test.series, &test.of) && has(test.series, &test.than),
+            Self::LessInARegion(test) => {
+                has_level(test.series, &test.of) && has_level(test.series, &test.than)
+            }
             Self::RatioToBest(test) => {
-                has(test.series, &test.of) && test.among.iter().any(|other| has(test.series, other))
+                has_level(test.series, &test.of)
+                    && test.among.iter().any(|rival| has_level(test.series, rival))
             }
-            Self::Changes(test) => has(test.factor, &test.from) && has(test.factor, &test.to),
-            Self::RefusesNoMore(test) => {
-                [test.share, test.full].iter().all(|share| has(Factor::Share, &FactorLevel::Number(*share)))
-            }
-            Self::TopMovesRight(test) => several(test.series),
-            Self::FallsWith(test) => several(test.by),
+            Self::Changes(test) => has_level(test.factor, &test.from) && has_level(test.factor, &test.to),
+            Self::RefusesNoMore(test) => [test.share, test.full]
+                .iter()
+                .all(|share| has_level(Factor::Share, &FactorLevel::Number(*share))),
+            Self::TopMovesRight(test) => has_several_levels(test.series),
+            Self::FallsWith(test) => has_several_levels(test.by),
             Self::ExceedsSomewhere(_)
             | Self::AtLeast(_)
             | Self::AtMost(_)
@@ -196,7 +202,7 @@ impl ClaimTest {
         }
     }
 
-    fn of_those_there(&self, table: &EstimateTable) -> Verdict {
+    fn decide_measured(&self, table: &EstimateTable) -> Verdict {
         match self {
             Self::LessInARegion(test) => test.decide(table),
             Self::ExceedsSomewhere(test) => test.decide(table),
@@ -246,8 +252,8 @@ impl ClaimTest {
     }
 }
 
-fn factors(only: &[PointFilter]) -> impl Iterator<Item = Factor> {
-    only.iter().map(|only| only.factor)
+fn factors(filters: &[PointFilter]) -> impl Iterator<Item = Factor> {
+    filters.iter().map(|filter| filter.factor)
 }
 
 /// Formats a number with four significant digits.
@@ -255,8 +261,8 @@ pub(super) fn format_number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
     }
-    let places = 3 - value.abs().log10().floor() as i32;
-    let text = format!("{value:.*}", usize::try_from(places).unwrap_or(0).min(12));
+    let decimals = 3 - value.abs().log10().floor() as i32;
+    let text = format!("{value:.*}", usize::try_from(decimals).unwrap_or(0).min(12));
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
@@ -266,6 +272,6 @@ pub(super) fn format_estimate(estimate: &super::statistics::Estimate) -> String 
 }
 
 /// Formats a mean and a half width in the same way.
-pub fn format_interval((mean, half): (f64, f64)) -> String {
-    format!("{} ± {}", format_number(mean), format_number(half))
+pub fn format_interval((mean, half_width): (f64, f64)) -> String {
+    format!("{} ± {}", format_number(mean), format_number(half_width))
 }

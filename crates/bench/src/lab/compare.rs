@@ -37,49 +37,51 @@ const METRICS: [Metric; 5] =
 /// Fails if a folder cannot be read, the runs are of different experiments or lengths, or they have no point
 /// in common.
 pub fn compare(a: &Path, b: &Path) -> Result<Vec<ComparedNumber>, LabError> {
-    let (one, other) = (RunFile::read(a)?, RunFile::read(b)?);
-    same(&one, &other)?;
-    let (ours, theirs) =
+    let (first_run, second_run) = (RunFile::read(a)?, RunFile::read(b)?);
+    check_comparable(&first_run, &second_run)?;
+    let (first_table, second_table) =
         (store::build_table(&store::read_points(a)?), store::build_table(&store::read_points(b)?));
-    let mut pairs = Vec::new();
+    let mut compared = Vec::new();
     for metric in METRICS {
-        for (levels, first) in ours.values(metric, |_| true) {
-            let second = theirs.values(metric, |other| other == levels).next();
+        for (levels, first) in first_table.values(metric, |_| true) {
+            let second = second_table.values(metric, |levels_in_second| levels_in_second == levels).next();
             if let Some((_, second)) = second {
-                pairs.push(pair(format_levels(levels), metric, &first, &second));
+                compared.push(compare_estimates(format_levels(levels), metric, &first, &second));
             }
         }
     }
-    if pairs.is_empty() {
+    if compared.is_empty() {
         let (a, b) = (a.display(), b.display());
         return Err(LabError::failed(format!("the runs in {a} and {b} have no point in common")));
     }
-    Ok(pairs)
+    Ok(compared)
 }
 
 /// Checks that both runs are of the same experiment: others do not compare, even if their levels have the
 /// same names.
-fn same(a: &RunFile, b: &RunFile) -> Result<(), LabError> {
-    let (one, other) = (format!("{} ({})", a.name, a.mode), format!("{} ({})", b.name, b.mode));
-    if one != other {
+fn check_comparable(a: &RunFile, b: &RunFile) -> Result<(), LabError> {
+    let (first_name, second_name) = (format!("{} ({})", a.name, a.mode), format!("{} ({})", b.name, b.mode));
+    if first_name != second_name {
         return Err(LabError::Refused(format!(
-            "{one} and {other} are different experiments and do not compare"
+            "{first_name} and {second_name} are different experiments and do not compare"
         )));
     }
     if a.experiment_sha256 != b.experiment_sha256 {
-        return Err(LabError::Refused(format!("the experiment file of {one} is not the same in both runs")));
+        return Err(LabError::Refused(format!(
+            "the experiment file of {first_name} is not the same in both runs"
+        )));
     }
     Ok(())
 }
 
-fn pair(point: String, metric: Metric, a: &Estimate, b: &Estimate) -> ComparedNumber {
+fn compare_estimates(point: String, metric: Metric, a: &Estimate, b: &Estimate) -> ComparedNumber {
     let ratio = if a.mean == b.mean { 1.0 } else { b.mean / a.mean };
-    let both = |estimate: &Estimate| (estimate.mean, estimate.half_width);
+    let interval = |estimate: &Estimate| (estimate.mean, estimate.half_width);
     ComparedNumber {
         point,
         metric: metric.name(),
-        a: both(a),
-        b: both(b),
+        a: interval(a),
+        b: interval(b),
         ratio,
         apart: a.is_below(b) || b.is_below(a),
     }
@@ -96,8 +98,8 @@ mod tests {
             experiment_sha256: sum.to_owned(),
             ..RunFile::default()
         };
-        assert!(same(&run("a", "1"), &run("a", "1")).is_ok());
-        assert!(matches!(same(&run("a", "1"), &run("b", "1")), Err(LabError::Refused(_))));
-        assert!(matches!(same(&run("a", "1"), &run("a", "2")), Err(LabError::Refused(_))));
+        assert!(check_comparable(&run("a", "1"), &run("a", "1")).is_ok());
+        assert!(matches!(check_comparable(&run("a", "1"), &run("b", "1")), Err(LabError::Refused(_))));
+        assert!(matches!(check_comparable(&run("a", "1"), &run("a", "2")), Err(LabError::Refused(_))));
     }
 }

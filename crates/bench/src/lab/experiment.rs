@@ -398,8 +398,8 @@ impl Claim {
     /// Returns `true` if these points can decide the claim. Those of the quick form may be too few; those of
     /// the full form are not.
     pub fn is_decidable_by(&self, points: &[ExperimentPoint]) -> bool {
-        let levels = points.iter().map(|point| &point.levels);
-        let levels = levels.filter(|levels| self.only.iter().all(|only| only.matches(levels)));
+        let point_levels = points.iter().map(|point| &point.levels);
+        let levels = point_levels.filter(|levels| self.only.iter().all(|filter| filter.matches(levels)));
         self.test.get_ref().is_decidable_by(&levels.collect::<Vec<_>>())
     }
 }
@@ -420,11 +420,11 @@ impl Experiment {
     /// Returns all errors; only the first if the text cannot be read at all.
     pub fn parse(text: &str) -> Result<Self, Vec<ExperimentError>> {
         let experiment: Self = toml::from_str(text).map_err(|error| {
-            let at = error.span().unwrap_or(text.len()..text.len());
-            vec![ExperimentError { span: at, message: error.message().to_owned() }]
+            let span = error.span().unwrap_or(text.len()..text.len());
+            vec![ExperimentError { span, message: error.message().to_owned() }]
         })?;
-        let wrong = check::check(&experiment);
-        if wrong.is_empty() { Ok(experiment) } else { Err(wrong) }
+        let errors = check::check(&experiment);
+        if errors.is_empty() { Ok(experiment) } else { Err(errors) }
     }
 
     /// Returns `true` if the members must report the number of their requests.
@@ -450,7 +450,10 @@ impl Experiment {
 
     /// Returns the factor's levels, if it is varied.
     pub fn levels(&self, factor: Factor, mode: RunLength) -> Option<&[FactorLevel]> {
-        self.factors.iter().find(|vary| *vary.vary.get_ref() == factor).map(|vary| vary.levels(mode))
+        self.factors
+            .iter()
+            .find(|varied_factor| *varied_factor.vary.get_ref() == factor)
+            .map(|varied_factor| varied_factor.levels(mode))
     }
 
     /// Returns a description of the network, for reports.
@@ -458,13 +461,13 @@ impl Experiment {
         if !self.network.namespaces {
             return "all on the loopback interface of one machine".to_owned();
         }
-        let way = |DurationValue(delay)| {
+        let describe_delay = |DurationValue(delay)| {
             format!("; from one to another a packet takes {}", units::format_duration(delay))
         };
         format!(
             "client, balancer and each member are hosts of their own at a switch (network namespaces of one \
              machine){}",
-            self.network.delay.map_or_else(String::new, way)
+            self.network.delay.map_or_else(String::new, describe_delay)
         )
     }
 }

@@ -20,8 +20,8 @@ pub(super) fn chart(
 ) -> Chart {
     let table = &table.filtered(&figure.only);
     let (label, series) = match figure.x.get_ref().factor() {
-        Some(along) => (along.label(), curves(figure, table, along)),
-        None => ("seconds since the load began", times(figure, points)),
+        Some(x_factor) => (x_factor.label(), factor_curves(figure, table, x_factor)),
+        None => ("seconds since the load began", time_curves(figure, points)),
     };
     Chart {
         title: figure.title.clone(),
@@ -32,57 +32,68 @@ pub(super) fn chart(
     }
 }
 
-fn curves(figure: &FigureSettings, table: &EstimateTable, along: Factor) -> Vec<ChartSeries> {
-    let series = |name: String, curve: Vec<(f64, Estimate)>, style| ChartSeries {
+fn factor_curves(figure: &FigureSettings, table: &EstimateTable, x_factor: Factor) -> Vec<ChartSeries> {
+    let chart_series = |name: String, curve: Vec<(f64, Estimate)>, style| ChartSeries {
         name,
         points: curve.into_iter().map(|(x, estimate)| point(x, &estimate)).collect(),
         style,
     };
-    let mut all: Vec<ChartSeries> = Vec::new();
+    let mut curves: Vec<ChartSeries> = Vec::new();
     // The measured curves, each followed by those of the model.
-    for column in [ResultSource::Measured, ResultSource::Model, ResultSource::Simulated] {
-        let (of, style) = match column {
+    for source in [ResultSource::Measured, ResultSource::Model, ResultSource::Simulated] {
+        let (suffix, style) = match source {
             ResultSource::Measured => (String::new(), SeriesStyle::Line),
-            ResultSource::Model => (format!(" ({})", column.name()), SeriesStyle::Dashed),
-            ResultSource::Simulated => (format!(" ({})", column.name()), SeriesStyle::Dots),
+            ResultSource::Model => (format!(" ({})", source.name()), SeriesStyle::Dashed),
+            ResultSource::Simulated => (format!(" ({})", source.name()), SeriesStyle::Dots),
         };
-        let table = table.with_source(column);
+        let table = table.with_source(source);
         match &figure.series {
-            None => all.extend(std::iter::once(figure.y).chain(figure.also.iter().copied()).map(|metric| {
-                series(format!("{}{of}", metric.name()), table.curve(metric, along, &[]), style)
-            })),
-            Some(by) => {
-                let by = *by.get_ref();
-                let curve = |level: &FactorLevel| table.curve(figure.y, along, &[(by, level)]);
-                let levels = table.levels(by);
-                all.extend(levels.iter().map(|level| series(legend(by, level) + &of, curve(level), style)));
+            None => {
+                curves.extend(std::iter::once(figure.y).chain(figure.also.iter().copied()).map(|metric| {
+                    chart_series(
+                        format!("{}{suffix}", metric.name()),
+                        table.curve(metric, x_factor, &[]),
+                        style,
+                    )
+                }))
+            }
+            Some(series_factor) => {
+                let series_factor = *series_factor.get_ref();
+                let curve = |level: &FactorLevel| table.curve(figure.y, x_factor, &[(series_factor, level)]);
+                let levels = table.levels(series_factor);
+                curves.extend(
+                    levels.iter().map(|level| {
+                        chart_series(legend(series_factor, level) + &suffix, curve(level), style)
+                    }),
+                );
             }
         }
     }
-    all.retain(|series| !series.points.is_empty());
-    let ends = || all.iter().flat_map(|series| &series.points).map(|point| point.x);
+    curves.retain(|series| !series.points.is_empty());
+    let x_values = || curves.iter().flat_map(|series| &series.points).map(|point| point.x);
     // The value without any loss.
-    let ideal: Option<fn(f64) -> f64> = match (figure.y, along) {
+    let ideal: Option<fn(f64) -> f64> = match (figure.y, x_factor) {
         (Metric::Utilisation, Factor::Share) => Some(|x| x.min(1.0)),
         (Metric::Efficiency, _) => Some(|_| 1.0),
         _ => None,
     };
     if let Some(ideal) = ideal {
-        let (least, most) = (ends().fold(f64::INFINITY, f64::min), ends().fold(0.0, f64::max));
-        let corner = (along == Factor::Share && least < 1.0 && most > 1.0).then_some(1.0);
-        let places = [Some(least), corner, Some(most)].into_iter().flatten();
-        let points = places.map(|x| ChartPoint::at(x, ideal(x))).collect();
-        all.push(ChartSeries { name: "ideal".to_owned(), points, style: SeriesStyle::Dashed });
+        let (min_x, max_x) = (x_values().fold(f64::INFINITY, f64::min), x_values().fold(0.0, f64::max));
+        let corner = (x_factor == Factor::Share && min_x < 1.0 && max_x > 1.0).then_some(1.0);
+        let x_positions = [Some(min_x), corner, Some(max_x)].into_iter().flatten();
+        let points = x_positions.map(|x| ChartPoint::at(x, ideal(x))).collect();
+        curves.push(ChartSeries { name: "ideal".to_owned(), points, style: SeriesStyle::Dashed });
     }
-    all
+    curves
 }
 
 /// Returns the lines over time: one for each member, or for each level.
-fn times(figure: &FigureSettings, points: &[PointFile]) -> Vec<ChartSeries> {
-    let mut all = Vec::new();
-    let keeps = |file: &&PointFile| figure.only.iter().all(|only| only.matches(&file.levels));
-    for file in points.iter().filter(keeps) {
-        let of = if points.len() == 1 { String::new() } else { format!("{} ", format_levels(&file.levels)) };
+fn time_curves(figure: &FigureSettings, points: &[PointFile]) -> Vec<ChartSeries> {
+    let mut curves = Vec::new();
+    let is_shown = |file: &&PointFile| figure.only.iter().all(|filter| filter.matches(&file.levels));
+    for file in points.iter().filter(is_shown) {
+        let prefix =
+            if points.len() == 1 { String::new() } else { format!("{} ", format_levels(&file.levels)) };
         if figure.y == Metric::Arrivals {
             let ticks = file.outcome.timelines.iter().flatten();
             let mut members: Vec<&String> = ticks.flat_map(|tick| tick.arrived.keys()).collect();
@@ -93,46 +104,49 @@ fn times(figure: &FigureSettings, points: &[PointFile]) -> Vec<ChartSeries> {
                 let value = |tick: &TimelineTick| {
                     tick.arrived.get(member).map_or(f64::NAN, |count| *count as f64 / tick.seconds)
                 };
-                all.push((format!("{of}{member}"), by_tick(&file.outcome.timelines, value)));
+                curves.push((format!("{prefix}{member}"), mean_by_tick(&file.outcome.timelines, value)));
             }
         } else {
-            for (number, y) in std::iter::once(figure.y).chain(figure.also.iter().copied()).enumerate() {
-                let value = |tick: &TimelineTick| match y {
+            for (index, metric) in std::iter::once(figure.y).chain(figure.also.iter().copied()).enumerate() {
+                let value = |tick: &TimelineTick| match metric {
                     Metric::Throughput => tick.ok as f64 / tick.seconds,
                     Metric::Success => tick.ok as f64 / (tick.ok + tick.failed) as f64,
                     Metric::P99 => tick.p99,
-                    Metric::Members => tick.roll.map_or(f64::NAN, |roll| roll.there),
-                    Metric::Needed => tick.roll.map_or(f64::NAN, |roll| f64::from(roll.needed)),
+                    Metric::Members => tick.roll.map_or(f64::NAN, |counts| counts.there),
+                    Metric::Needed => tick.roll.map_or(f64::NAN, |counts| f64::from(counts.needed)),
                     _ => tick.response,
                 };
-                let label = match (y, points.len(), number) {
+                let label = match (metric, points.len(), index) {
                     // The needed number is the same at all points.
-                    (Metric::Needed, ..) => y.name().to_owned(),
-                    (_, 1, _) => y.name().to_owned(),
-                    (_, _, 0) => of.trim_end().to_owned(),
-                    _ => format!("{of}{}", y.name()),
+                    (Metric::Needed, ..) => metric.name().to_owned(),
+                    (_, 1, _) => metric.name().to_owned(),
+                    (_, _, 0) => prefix.trim_end().to_owned(),
+                    _ => format!("{prefix}{}", metric.name()),
                 };
-                if y != Metric::Needed || all.iter().all(|(known, _)| *known != label) {
-                    all.push((label, by_tick(&file.outcome.timelines, value)));
+                if metric != Metric::Needed || curves.iter().all(|(existing, _)| *existing != label) {
+                    curves.push((label, mean_by_tick(&file.outcome.timelines, value)));
                 }
             }
         }
     }
-    all.into_iter().map(|(name, points)| ChartSeries { name, points, style: SeriesStyle::Line }).collect()
+    curves.into_iter().map(|(name, points)| ChartSeries { name, points, style: SeriesStyle::Line }).collect()
 }
 
 /// Returns the mean over the repetitions, tick by tick.
-fn by_tick(timelines: &[Vec<TimelineTick>], value: impl Fn(&TimelineTick) -> f64) -> Vec<ChartPoint> {
+fn mean_by_tick(timelines: &[Vec<TimelineTick>], value: impl Fn(&TimelineTick) -> f64) -> Vec<ChartPoint> {
     let mut ticks: BTreeMap<usize, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     for timeline in timelines {
         for (index, tick) in timeline.iter().enumerate() {
-            let (at, values) = ticks.entry(index).or_default();
-            at.push(tick.at - tick.seconds / 2.0);
+            let (tick_times, values) = ticks.entry(index).or_default();
+            tick_times.push(tick.at - tick.seconds / 2.0);
             values.push(value(tick));
         }
     }
-    let mean = |at: &[f64]| at.iter().sum::<f64>() / at.len() as f64;
-    ticks.values().filter_map(|(at, values)| Some(point(mean(at), &Estimate::of(values)?))).collect()
+    let mean_time = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
+    ticks
+        .values()
+        .filter_map(|(times, values)| Some(point(mean_time(times), &Estimate::of(values)?)))
+        .collect()
 }
 
 fn point(x: f64, estimate: &Estimate) -> ChartPoint {

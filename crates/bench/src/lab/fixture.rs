@@ -46,5 +46,5 @@ test = { at_least = { metric = "success", value = 1 } }
 "#;
 
 pub(super) fn experiment() -> Experiment {
-    Experiment::parse(TEXT).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+    Experiment::parse(TEXT).unwrap_or_else(|errors| panic!("{errors:?}"))
 }

@@ -21,10 +21,10 @@ pub(super) struct FleetPeer {
 }
 
 /// The name of the key file.
-const KEYS: &str = "fleet.keys";
+const KEYS_FILE: &str = "fleet.keys";
 
 /// The time within which all balancers must receive reports of all others.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REPORTS_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl FleetPeer {
     /// Creates `count` balancers on `host` with the report interval `interval`; their key file is in
@@ -35,20 +35,20 @@ impl FleetPeer {
         interval: Duration,
         folder: &Path,
     ) -> Result<Vec<Self>, LabError> {
-        let keys = folder.join(KEYS);
-        let chance = || RandomState::new().hash_one(());
-        let key: String = (0..4).map(|_| format!("{:016x}", chance())).collect();
+        let keys = folder.join(KEYS_FILE);
+        let random_bits = || RandomState::new().hash_one(());
+        let key: String = (0..4).map(|_| format!("{:016x}", random_bits())).collect();
         std::fs::write(&keys, format!("1 {key}\n"))
             .map_err(|error| LabError::failed(format!("cannot write {}: {error}", keys.display())))?;
-        let places = (0..count).map(|_| ports::free_address(host)).collect::<Result<Vec<_>, _>>()?;
-        let fellow = |(number, listen): (usize, &SocketAddr)| Self {
+        let addresses = (0..count).map(|_| ports::free_address(host)).collect::<Result<Vec<_>, _>>()?;
+        let create_peer = |(number, listen): (usize, &SocketAddr)| Self {
             name: format!("lb{number}"),
             listen: *listen,
-            others: places.iter().copied().filter(|place| place != listen).collect(),
+            others: addresses.iter().copied().filter(|address| address != listen).collect(),
             keys: keys.clone(),
             interval,
         };
-        Ok((1..).zip(&places).map(fellow).collect())
+        Ok((1..).zip(&addresses).map(create_peer).collect())
     }
 
     /// Returns its `[fleet]` table.
@@ -64,16 +64,18 @@ impl FleetPeer {
 }
 
 /// Waits until each balancer receives reports of all others.
-pub(super) fn wait_for_reports(fronts: &mut [ProxyUnderTest]) -> Result<(), LabError> {
-    let end = Instant::now() + PATIENCE;
-    let others = fronts.len().saturating_sub(1);
-    while !fronts.iter().all(|front| front.status().is_some_and(|status| reporting_peers(&status) >= others))
+pub(super) fn wait_for_reports(proxies: &mut [ProxyUnderTest]) -> Result<(), LabError> {
+    let deadline = Instant::now() + REPORTS_TIMEOUT;
+    let peer_count = proxies.len().saturating_sub(1);
+    while !proxies
+        .iter()
+        .all(|proxy| proxy.status().is_some_and(|status| reporting_peers(&status) >= peer_count))
     {
-        fronts.iter_mut().try_for_each(ProxyUnderTest::check_alive)?;
-        if Instant::now() > end {
+        proxies.iter_mut().try_for_each(ProxyUnderTest::check_alive)?;
+        if Instant::now() > deadline {
             return Err(LabError::failed(format!(
                 "the balancers have not met after {} s",
-                PATIENCE.as_secs()
+                REPORTS_TIMEOUT.as_secs()
             )));
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -84,8 +86,8 @@ pub(super) fn wait_for_reports(fronts: &mut [ProxyUnderTest]) -> Result<(), LabE
 /// Returns the number of others from which a balancer receives reports.
 fn reporting_peers(status: &str) -> usize {
     let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
-    let others = status["fleet"]["balancers"].as_array();
-    others.map_or(0, |others| others.iter().filter(|one| one["state"] == "up").count())
+    let balancers = status["fleet"]["balancers"].as_array();
+    balancers.map_or(0, |balancers| balancers.iter().filter(|balancer| balancer["state"] == "up").count())
 }
 
 #[cfg(test)]
@@ -96,15 +98,15 @@ mod tests {
     fn each_knows_the_others_and_the_same_key() {
         let folder = std::env::temp_dir().join(format!("plimsoll-fellows-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let all =
+        let peers =
             FleetPeer::create_all(3, [127, 0, 0, 1].into(), Duration::from_millis(10), &folder).unwrap();
-        let key = std::fs::read_to_string(folder.join(KEYS)).unwrap();
+        let key = std::fs::read_to_string(folder.join(KEYS_FILE)).unwrap();
         assert!(key.len() == 67 && key.starts_with("1 "), "{key}");
-        let second = all[1].config_table();
+        let second = peers[1].config_table();
         assert_eq!((&second["name"], &second["interval"]), (&"lb2".into(), &"10000us".into()));
         let seeds: Vec<&str> =
             second["seeds"].as_array().unwrap().iter().map(|seed| seed.as_str().unwrap()).collect();
-        assert_eq!(seeds, [all[0].listen.to_string(), all[2].listen.to_string()]);
+        assert_eq!(seeds, [peers[0].listen.to_string(), peers[2].listen.to_string()]);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

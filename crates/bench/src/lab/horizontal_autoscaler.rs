@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use super::experiment::HpaSettings;
 
 /// The maximum number of remembered decisions.
-const MOST: usize = 4096;
+const MAX_DECISIONS: usize = 4096;
 
 /// The scaler. Times are seconds since the load began.
 #[derive(Debug)]
@@ -62,55 +62,60 @@ impl HorizontalAutoscaler {
         // After a late decision the next one is not due at once.
         let period = self.settings.period.0.as_secs_f64();
         self.next_decision = (self.next_decision + period).max(now);
-        let (mut used, mut ready) = (0.0, 0);
+        let (mut cores_in_use, mut ready_members) = (0.0, 0);
         for (address, seconds) in &busy {
-            if let Some((at, before)) = self.last_readings.get(address)
-                && now > *at
+            if let Some((read_at, previous_seconds)) = self.last_readings.get(address)
+                && now > *read_at
                 // A lower value belongs to another member with the same port.
-                && seconds >= before
+                && seconds >= previous_seconds
             {
-                used += (seconds - before) / (now - at);
-                ready += 1;
+                cores_in_use += (seconds - previous_seconds) / (now - read_at);
+                ready_members += 1;
             }
         }
         self.last_readings = busy.into_iter().map(|(address, seconds)| (address, (now, seconds))).collect();
-        let desired = self.wanted_members(used, ready);
+        let desired = self.desired_members(cores_in_use, ready_members);
         while self
             .recent_decisions
             .front()
-            .is_some_and(|(at, _)| now - at > self.settings.window.0.as_secs_f64())
-            || self.recent_decisions.len() >= MOST
+            .is_some_and(|(decided_at, _)| now - decided_at > self.settings.window.0.as_secs_f64())
+            || self.recent_decisions.len() >= MAX_DECISIONS
         {
             self.recent_decisions.pop_front();
         }
         self.recent_decisions.push_back((now, desired));
         // With an incomplete window, the decisions so far count.
-        let floor = self.recent_decisions.iter().map(|(_, desired)| *desired).max().unwrap_or(desired);
-        let steadied = desired.max(floor.min(self.count));
-        let most = (2 * self.count).max(self.count + 4);
-        let count = steadied.min(most).clamp(self.min, self.max);
+        let recent_maximum =
+            self.recent_decisions.iter().map(|(_, desired)| *desired).max().unwrap_or(desired);
+        let stabilized = desired.max(recent_maximum.min(self.count));
+        let max_count = (2 * self.count).max(self.count + 4);
+        let count = stabilized.min(max_count).clamp(self.min, self.max);
         (std::mem::replace(&mut self.count, count) != count).then_some(count)
     }
 
     /// Returns the number of members for the use of those that serve.
-    fn wanted_members(&self, used: f64, ready: u32) -> u32 {
-        if ready == 0 {
+    fn desired_members(&self, cores_in_use: f64, ready_members: u32) -> u32 {
+        if ready_members == 0 {
             return self.count;
         }
-        let slight = |ratio: f64| (ratio - 1.0).abs() <= self.settings.tolerance;
-        let ratio = used / (f64::from(ready) * self.target_utilization);
-        let coming = self.count.saturating_sub(ready);
-        if ratio <= 1.0 || coming == 0 {
-            return if slight(ratio) { self.count } else { members(ratio * f64::from(ready)) };
+        let is_within_tolerance = |ratio: f64| (ratio - 1.0).abs() <= self.settings.tolerance;
+        let ratio = cores_in_use / (f64::from(ready_members) * self.target_utilization);
+        let starting_members = self.count.saturating_sub(ready_members);
+        if ratio <= 1.0 || starting_members == 0 {
+            return if is_within_tolerance(ratio) {
+                self.count
+            } else {
+                ceil_members(ratio * f64::from(ready_members))
+            };
         }
         // Starting members are idle; if fewer would be wanted with them, the number stays.
-        let all = f64::from(ready + coming);
-        let ratio = used / (all * self.target_utilization);
-        if ratio < 1.0 || slight(ratio) { self.count } else { members(ratio * all) }
+        let all_members = f64::from(ready_members + starting_members);
+        let ratio = cores_in_use / (all_members * self.target_utilization);
+        if ratio < 1.0 || is_within_tolerance(ratio) { self.count } else { ceil_members(ratio * all_members) }
     }
 }
 
-fn members(count: f64) -> u32 {
+fn ceil_members(count: f64) -> u32 {
     (count - 1e-9).ceil().max(0.0) as u32
 }
 
@@ -118,43 +123,43 @@ fn members(count: f64) -> u32 {
 mod tests {
     use super::*;
 
-    fn reactive(min: u32) -> HorizontalAutoscaler {
-        let rules: HpaSettings = toml::from_str("period = \"15s\"\nwindow = \"60s\"").unwrap();
-        HorizontalAutoscaler::new(rules, 0.5, min, 20)
+    fn autoscaler(min: u32) -> HorizontalAutoscaler {
+        let settings: HpaSettings = toml::from_str("period = \"15s\"\nwindow = \"60s\"").unwrap();
+        HorizontalAutoscaler::new(settings, 0.5, min, 20)
     }
 
     /// Returns `count` members that have each been busy for `seconds`.
-    fn busy(count: u16, seconds: f64) -> Vec<(SocketAddr, f64)> {
+    fn busy_readings(count: u16, seconds: f64) -> Vec<(SocketAddr, f64)> {
         (1..=count).map(|port| (SocketAddr::from(([127, 0, 0, 1], port)), seconds)).collect()
     }
 
     #[test]
     fn it_follows_the_use_of_processors_up_at_once_and_down_after_its_window() {
-        let mut reactive = reactive(2);
-        assert!(reactive.is_due(0.0));
-        assert_eq!(reactive.decide(0.0, busy(2, 0.0)), None, "nothing is known yet");
-        assert!(!reactive.is_due(14.9) && reactive.is_due(15.0));
+        let mut autoscaler = autoscaler(2);
+        assert!(autoscaler.is_due(0.0));
+        assert_eq!(autoscaler.decide(0.0, busy_readings(2, 0.0)), None, "nothing is known yet");
+        assert!(!autoscaler.is_due(14.9) && autoscaler.is_due(15.0));
         // 90 % in use where 50 are wanted: 2 * 0.9 / 0.5 = 3.6.
-        assert_eq!(reactive.decide(15.0, busy(2, 13.5)), Some(4));
+        assert_eq!(autoscaler.decide(15.0, busy_readings(2, 13.5)), Some(4));
         // The two that start count as idle: still 3.6.
-        assert_eq!(reactive.decide(30.0, busy(2, 27.0)), None);
+        assert_eq!(autoscaler.decide(30.0, busy_readings(2, 27.0)), None);
         // 10 % in use: no fewer until no decision of a minute wants more.
-        assert_eq!(reactive.decide(45.0, busy(4, 28.5)), None);
-        for (at, told) in [(60.0, 28.5), (75.0, 28.5), (90.0, 28.5)] {
-            assert_eq!(reactive.decide(at, busy(4, told)), None, "{at}");
+        assert_eq!(autoscaler.decide(45.0, busy_readings(4, 28.5)), None);
+        for (now, busy_seconds) in [(60.0, 28.5), (75.0, 28.5), (90.0, 28.5)] {
+            assert_eq!(autoscaler.decide(now, busy_readings(4, busy_seconds)), None, "{now}");
         }
-        assert_eq!(reactive.decide(105.0, busy(4, 28.5)), Some(2));
+        assert_eq!(autoscaler.decide(105.0, busy_readings(4, 28.5)), Some(2));
     }
 
     #[test]
     fn a_tenth_more_is_nothing_and_no_more_than_twice_as_many_come_at_once() {
-        let mut one = reactive(10);
-        one.decide(0.0, busy(10, 0.0));
-        assert_eq!(one.decide(10.0, busy(10, 5.4)), None);
-        assert_eq!(one.decide(20.0, busy(10, 5.4 + 6.0)), Some(12));
-        let mut other = reactive(1);
-        other.target_utilization = 0.1;
-        other.decide(0.0, busy(1, 0.0));
-        assert_eq!(other.decide(10.0, busy(1, 10.0)), Some(5), "not ten");
+        let mut large = autoscaler(10);
+        large.decide(0.0, busy_readings(10, 0.0));
+        assert_eq!(large.decide(10.0, busy_readings(10, 5.4)), None);
+        assert_eq!(large.decide(20.0, busy_readings(10, 5.4 + 6.0)), Some(12));
+        let mut small = autoscaler(1);
+        small.target_utilization = 0.1;
+        small.decide(0.0, busy_readings(1, 0.0));
+        assert_eq!(small.decide(10.0, busy_readings(1, 10.0)), Some(5), "not ten");
     }
 }

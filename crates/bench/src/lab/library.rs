@@ -62,12 +62,12 @@ pub const MODELS: [(&str, &str); 2] = [
 
 /// Returns the text of the model with this name.
 pub fn model(name: &str) -> Option<&'static str> {
-    MODELS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+    MODELS.iter().find(|(model_name, _)| *model_name == name).map(|(_, text)| *text)
 }
 
 /// Returns the text of the experiment with this name.
 pub fn find_experiment(name: &str) -> Option<&'static str> {
-    EXPERIMENTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+    EXPERIMENTS.iter().find(|(experiment_name, _)| *experiment_name == name).map(|(_, text)| *text)
 }
 
 #[cfg(test)]
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn all_can_be_read_and_have_points_and_claims() {
         for (name, text) in EXPERIMENTS {
-            let experiment = Experiment::parse(text).unwrap_or_else(|wrong| panic!("{name}: {wrong:?}"));
+            let experiment = Experiment::parse(text).unwrap_or_else(|errors| panic!("{name}: {errors:?}"));
             assert!(!experiment.claims.is_empty() && !experiment.figures.is_empty(), "{name}");
             for mode in [RunLength::Quick, RunLength::Full] {
                 assert!(!plan::points(&experiment, mode).is_empty(), "{name}");

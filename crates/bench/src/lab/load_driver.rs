@@ -24,7 +24,7 @@ pub(super) enum LoadLoop {
 }
 
 /// The maximum time that a client waits for the one before it.
-const TURN: Duration = Duration::from_millis(20);
+const CONNECT_WAIT: Duration = Duration::from_millis(20);
 
 /// The clients of a point: one generator for each balancer, or for each client of groups, with its part of
 /// the load.
@@ -41,7 +41,7 @@ impl LoadClients {
     pub(super) fn elapsed(&self) -> Duration {
         match self {
             Self::Generators(runs) => runs.first().map_or(Duration::ZERO, LoadRun::elapsed),
-            Self::AppClients(cycles) => cycles.elapsed(),
+            Self::AppClients(app_clients) => app_clients.elapsed(),
         }
     }
 
@@ -49,13 +49,13 @@ impl LoadClients {
     pub(super) fn take_record(&self) -> RunRecord {
         match self {
             Self::Generators(runs) => {
-                let mut all = RunRecord::new();
+                let mut total = RunRecord::new();
                 for run in runs {
-                    all.merge(&run.take_record());
+                    total.merge(&run.take_record());
                 }
-                all
+                total
             }
-            Self::AppClients(cycles) => cycles.take_record(),
+            Self::AppClients(app_clients) => app_clients.take_record(),
         }
     }
 
@@ -63,7 +63,7 @@ impl LoadClients {
     pub(super) fn is_finished(&self) -> bool {
         match self {
             Self::Generators(runs) => runs.iter().all(LoadRun::is_finished),
-            Self::AppClients(cycles) => cycles.is_finished(),
+            Self::AppClients(app_clients) => app_clients.is_finished(),
         }
     }
 
@@ -72,7 +72,7 @@ impl LoadClients {
     pub(super) fn agent_busy_times(&self) -> Option<(f64, f64)> {
         match self {
             Self::Generators(_) => None,
-            Self::AppClients(cycles) => Some(cycles.agent_busy_times()),
+            Self::AppClients(app_clients) => Some(app_clients.agent_busy_times()),
         }
     }
 
@@ -80,7 +80,7 @@ impl LoadClients {
     pub(super) fn stop(self) -> Result<(), LabError> {
         let runs = match self {
             Self::Generators(runs) => runs,
-            Self::AppClients(cycles) => return cycles.stop_clients(),
+            Self::AppClients(app_clients) => return app_clients.stop_clients(),
         };
         runs.iter().for_each(LoadRun::stop);
         for run in runs {
@@ -102,55 +102,57 @@ pub(super) enum LoadDestination {
 }
 
 /// The lines of the replayed log: more than most points send, so that the points send different ones.
-const LINES: usize = 20_000;
+const LOG_LINES: usize = 20_000;
 
 /// Returns the access log for the replay, the same in all points of all runs.
 pub(super) fn replay_log() -> String {
-    SyntheticSite::ags_report(LINES).generate_log(1)
+    SyntheticSite::ags_report(LOG_LINES).generate_log(1)
 }
 
 /// Starts the load at the `doors`, split evenly, for the given time. A part of Poisson arrivals is Poisson
 /// itself, and so is their sum. Clients of groups use the doors in turn; their shares refer to `concurrency`.
 pub(super) fn start_load(
     load: &LoadSettings,
-    drive: LoadLoop,
+    load_loop: LoadLoop,
     concurrency: usize,
-    doors: &[LoadDestination],
-    lasting: LoadDuration,
+    destinations: &[LoadDestination],
+    load_duration: LoadDuration,
     seed: u64,
-    picker: pick::OpenPicker,
+    open_picker: pick::OpenPicker,
 ) -> Result<LoadClients, LabError> {
-    let mut parts = Vec::new();
-    let each = load.client_groups(concurrency);
-    if each.is_empty() {
-        let count = doors.len().max(1);
-        for index in 0..doors.len() {
-            let part = match drive {
+    let mut load_loops = Vec::new();
+    let client_groups = load.client_groups(concurrency);
+    if client_groups.is_empty() {
+        let count = destinations.len().max(1);
+        for index in 0..destinations.len() {
+            let load_loop = match load_loop {
                 LoadLoop::Open(rate) => LoadLoop::Open(rate / count as f64),
-                LoadLoop::Closed(clients) => LoadLoop::Closed(share(clients, index, count)),
+                LoadLoop::Closed(clients) => LoadLoop::Closed(client_share(clients, index, count)),
             };
-            parts.push((part, None));
+            load_loops.push((load_loop, None));
         }
     } else {
-        let part = |client: &ClientGroup| client.rate.map_or(LoadLoop::Closed(1), LoadLoop::Open);
-        parts.extend(each.into_iter().map(|client| (part(&client), Some(client))));
+        let client_loop = |client: &ClientGroup| client.rate.map_or(LoadLoop::Closed(1), LoadLoop::Open);
+        load_loops.extend(client_groups.into_iter().map(|client| (client_loop(&client), Some(client))));
     }
     let mut runs = Vec::new();
-    for (index, ((part, client), door)) in parts.into_iter().zip(doors.iter().cycle()).enumerate() {
+    for (index, ((load_loop, client), destination)) in
+        load_loops.into_iter().zip(destinations.iter().cycle()).enumerate()
+    {
         // Each part needs its own seed; the first keeps that of the whole.
         let seed = seed.wrapping_add((index as u64) << 32);
-        let think = client.and_then(|client| client.think).map_or(Duration::ZERO, |span| span.0);
+        let think_time = client.and_then(|client| client.think).map_or(Duration::ZERO, |duration| duration.0);
         let limits = RunLimits {
             timeout: load.timeout.0,
             reuse_connections: load.keep_alive,
             max_connections: client.map(|_| 1),
-            think_time: think,
+            think_time,
             ..RunLimits::default()
         };
-        let of = GeneratorShare { drive: part, lasting, seed, limits };
-        runs.push(start_generator(load, door, of, picker)?);
+        let generator_share = GeneratorShare { load_loop, load_duration, seed, limits };
+        runs.push(start_generator(load, destination, generator_share, open_picker)?);
         if let (Some(run), true) = (runs.last(), client.is_some()) {
-            connected(run);
+            wait_until_connected(run);
         }
     }
     Ok(LoadClients::Generators(runs))
@@ -158,45 +160,45 @@ pub(super) fn start_load(
 
 /// Waits for the first request of a client, so that the next one follows it and does not coincide: the
 /// assignment of members in turn is part of the measurement.
-fn connected(run: &LoadRun) {
-    while run.in_flight() == 0 && run.elapsed() < TURN {
-        std::thread::sleep(TURN / 200);
+fn wait_until_connected(run: &LoadRun) {
+    while run.in_flight() == 0 && run.elapsed() < CONNECT_WAIT {
+        std::thread::sleep(CONNECT_WAIT / 200);
     }
 }
 
 /// Returns the part of the clients that uses one of `count` balancers.
-fn share(clients: usize, index: usize, count: usize) -> usize {
+fn client_share(clients: usize, index: usize, count: usize) -> usize {
     clients / count + usize::from(index < clients % count)
 }
 
 /// The work of one generator.
 struct GeneratorShare {
-    drive: LoadLoop,
-    lasting: LoadDuration,
+    load_loop: LoadLoop,
+    load_duration: LoadDuration,
     seed: u64,
     limits: RunLimits,
 }
 
 fn start_generator(
     load: &LoadSettings,
-    door: &LoadDestination,
-    part: GeneratorShare,
-    picker: pick::OpenPicker,
+    destination: &LoadDestination,
+    share: GeneratorShare,
+    open_picker: pick::OpenPicker,
 ) -> Result<LoadRun, LabError> {
-    let failed = |error: &dyn std::fmt::Display| LabError::failed(format!("cannot send load: {error}"));
-    let run = match door {
+    let send_error = |error: &dyn std::fmt::Display| LabError::failed(format!("cannot send load: {error}"));
+    let run = match destination {
         LoadDestination::Iiop(reference) => {
-            let target = IiopTarget::new(reference, true).map_err(|error| failed(&error))?;
-            begin(load, target, None, part)
+            let target = IiopTarget::new(reference, true).map_err(|error| send_error(&error))?;
+            start_run(load, target, None, share)
         }
         LoadDestination::Http(address) => {
-            let make = |method: &str, headers: &[(&str, &str)], body: &[u8]| {
+            let build_request = |method: &str, headers: &[(&str, &str)], body: &[u8]| {
                 HttpRequest::new(method, &format!("http://{address}/"), headers, body)
             };
-            begin(load, requests(load, make)?, None, part)
+            start_run(load, requests(load, build_request)?, None, share)
         }
         LoadDestination::Lottery(lottery) => {
-            let make = |method: &str, headers: &[(&str, &str)], body: &[u8]| {
+            let build_request = |method: &str, headers: &[(&str, &str)], body: &[u8]| {
                 HttpRequest::without_destination(
                     method,
                     &format!("http://{}/", lottery.service),
@@ -204,60 +206,64 @@ fn start_generator(
                     body,
                 )
             };
-            let picker = picker(lottery).map_err(|why| failed(&why))?;
-            begin(load, requests(load, make)?, Some(picker), part)
+            let picker = open_picker(lottery).map_err(|message| send_error(&message))?;
+            start_run(load, requests(load, build_request)?, Some(picker), share)
         }
     };
-    run.map_err(|error| failed(&error))
+    run.map_err(|error| send_error(&error))
 }
 
 /// Returns the requests: the same page repeatedly, or those of the log in order.
 fn requests<E: std::fmt::Display>(
     load: &LoadSettings,
-    make: impl Fn(&str, &[(&str, &str)], &[u8]) -> Result<HttpRequest, E>,
+    build_request: impl Fn(&str, &[(&str, &str)], &[u8]) -> Result<HttpRequest, E>,
 ) -> Result<HttpTarget, LabError> {
-    let failed = |error: &dyn std::fmt::Display| LabError::failed(format!("cannot send load: {error}"));
+    let send_error = |error: &dyn std::fmt::Display| LabError::failed(format!("cannot send load: {error}"));
     let body: Vec<u8> = (0..load.body.map_or(0, |body| body.0)).map(|n| n as u8).collect();
     let method = if load.body.is_some() { "POST" } else { "GET" };
-    let close: &[(&str, &str)] = if load.keep_alive { &[] } else { &[("connection", "close")] };
-    let first = make(method, close, &body).map_err(|error| failed(&error))?;
+    let extra_headers: &[(&str, &str)] = if load.keep_alive { &[] } else { &[("connection", "close")] };
+    let first = build_request(method, extra_headers, &body).map_err(|error| send_error(&error))?;
     let requests = match load.workload {
         None => vec![first],
-        Some(workload) => replayed(&first, workload).map_err(|error| failed(&error))?,
+        Some(workload) => replay_requests(&first, workload).map_err(|error| send_error(&error))?,
     };
-    HttpTarget::sequence(requests).map_err(|error| failed(&error))
+    HttpTarget::sequence(requests).map_err(|error| send_error(&error))
 }
 
 /// Returns the requests of the log, with the destination of `first`.
-fn replayed(first: &HttpRequest, workload: ReplayWorkload) -> Result<Vec<HttpRequest>, String> {
+fn replay_requests(first: &HttpRequest, workload: ReplayWorkload) -> Result<Vec<HttpRequest>, String> {
     let log = AccessLog::read(replay_log().as_bytes(), workload, 1).map_err(|error| error.to_string())?;
-    let mut known: HashMap<&str, HttpRequest> = HashMap::new();
+    let mut requests_by_path: HashMap<&str, HttpRequest> = HashMap::new();
     let mut requests = Vec::with_capacity(log.entries.len());
     for entry in &log.entries {
-        let request = match known.get(entry.path.as_str()) {
-            Some(known) => known.clone(),
+        let request = match requests_by_path.get(entry.path.as_str()) {
+            Some(request) => request.clone(),
             None => first.with_path(&entry.method, &entry.path).map_err(|error| error.to_string())?,
         };
-        requests.push(known.entry(&entry.path).or_insert(request).clone());
+        requests.push(requests_by_path.entry(&entry.path).or_insert(request).clone());
     }
     Ok(requests)
 }
 
-fn begin<T: RequestTarget + Send + 'static>(
+fn start_run<T: RequestTarget + Send + 'static>(
     load: &LoadSettings,
     target: T,
     picker: Option<Box<dyn MemberPicker>>,
-    part: GeneratorShare,
+    share: GeneratorShare,
 ) -> std::io::Result<LoadRun> {
-    let GeneratorShare { drive, lasting, seed, limits } = part;
-    match drive {
+    let GeneratorShare { load_loop, load_duration, seed, limits } = share;
+    match load_loop {
         LoadLoop::Open(rate) => {
-            let pace =
-                RequestPacer::with_shape(load.arrival, load.rate_shape(rate, lasting), lasting.total, seed);
-            run::start_with_picker(target, picker, pace, limits)
+            let pacer = RequestPacer::with_shape(
+                load.arrival,
+                load.rate_shape(rate, load_duration),
+                load_duration.total,
+                seed,
+            );
+            run::start_with_picker(target, picker, pacer, limits)
         }
         LoadLoop::Closed(clients) => {
-            run::start_closed_loop_with_picker(target, picker, clients, lasting.total, limits)
+            run::start_closed_loop_with_picker(target, picker, clients, load_duration.total, limits)
         }
     }
 }
@@ -268,23 +274,27 @@ mod tests {
 
     #[test]
     fn no_client_is_lost_in_the_split() {
-        let parts: Vec<usize> = (0..3).map(|index| share(8, index, 3)).collect();
-        assert_eq!(parts, [3, 3, 2]);
-        assert_eq!((share(8, 0, 1), share(1, 1, 2)), (8, 0));
+        let shares: Vec<usize> = (0..3).map(|index| client_share(8, index, 3)).collect();
+        assert_eq!(shares, [3, 3, 2]);
+        assert_eq!((client_share(8, 0, 1), client_share(1, 1, 2)), (8, 0));
     }
 
     #[test]
     fn a_replay_asks_for_the_pages_of_the_log_in_their_order() {
         let first =
             HttpRequest::without_destination("GET", "http://lab/", &[("connection", "close")], b"").unwrap();
-        let all = replayed(&first, ReplayWorkload::All).unwrap();
-        let plain = replayed(&first, ReplayWorkload::Static).unwrap();
-        assert_eq!(all.len(), LINES);
+        let all_requests = replay_requests(&first, ReplayWorkload::All).unwrap();
+        let static_requests = replay_requests(&first, ReplayWorkload::Static).unwrap();
+        assert_eq!(all_requests.len(), LOG_LINES);
         // Workload B is workload A without dynamic pages.
-        assert!((0.88..0.92).contains(&(plain.len() as f64 / LINES as f64)), "{}", plain.len());
+        assert!(
+            (0.88..0.92).contains(&(static_requests.len() as f64 / LOG_LINES as f64)),
+            "{}",
+            static_requests.len()
+        );
         let text = replay_log();
         let path = |line: usize| text.lines().nth(line).unwrap().split(' ').nth(6).unwrap().to_owned();
-        for (request, line) in [(&all[0], 0), (&all[LINES - 1], LINES - 1)] {
+        for (request, line) in [(&all_requests[0], 0), (&all_requests[LOG_LINES - 1], LOG_LINES - 1)] {
             let bytes = request.clone().into_bytes();
             let head = std::str::from_utf8(&bytes).unwrap();
             assert!(

@@ -21,14 +21,14 @@ use super::{LabError, cpu_time, ports};
 use crate::pick;
 
 /// The time within which the daemons must refer to all members.
-const PATIENCE: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// The time-out for a daemon's counters.
-const TELL: Duration = Duration::from_millis(200);
+const STATUS_TIMEOUT: Duration = Duration::from_millis(200);
 /// The requests for each member in a round: a member that is drawn receives none of them with probability
 /// e^-8.
-const ROUND: u64 = 8;
+const PICKS_PER_MEMBER: u64 = 8;
 /// The name of the key file, then the multicast group of all daemons.
-const KEYS: &str = "lottery.keys";
+const KEYS_FILE: &str = "lottery.keys";
 const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 255, 74, 47);
 
 /// All daemons. Dropping it ends them.
@@ -48,7 +48,7 @@ struct LotteryDaemon {
     address: SocketAddr,
     status: SocketAddr,
     /// Its file, without its address and those of its peers.
-    file: Value,
+    config: Value,
     /// The counts of its earlier processes.
     earlier_counters: DaemonCounters,
 }
@@ -76,62 +76,67 @@ impl LotteryCluster {
     /// Starts a daemon beside each of these members; [`wait_until_ready`](Self::wait_until_ready) waits until
     /// all of them are drawn.
     pub(super) fn start(
-        tie: &ProcessLauncher,
+        launcher: &ProcessLauncher,
         network: &PointNetwork,
         experiment: &Experiment,
-        way: &str,
+        query_mode: &str,
         members: &[SocketAddr],
         statuses: &[SocketAddr],
         folder: &Path,
     ) -> Result<Self, LabError> {
-        let multicast = if way == "multicast" { Some(group()?) } else { None };
-        let (folder, way) = (folder.to_owned(), way.to_owned());
-        let mut cluster = Self { daemons: Vec::new(), folder, multicast, query_mode: way };
+        let multicast = if query_mode == "multicast" { Some(multicast_group()?) } else { None };
+        let (folder, query_mode) = (folder.to_owned(), query_mode.to_owned());
+        let mut cluster = Self { daemons: Vec::new(), folder, multicast, query_mode };
         for ((number, member), status) in (1..).zip(members).zip(statuses) {
-            let mut file = daemon_config(
+            let mut config = daemon_config(
                 number,
                 *member,
                 *status,
                 experiment.members.group_of(number),
                 &experiment.balancer,
             );
-            if let Some(group) = cluster.multicast {
-                file["multicast"] = group.to_string().into();
+            if let Some(multicast) = cluster.multicast {
+                config["multicast"] = multicast.to_string().into();
             }
             let listen = network.free_address(PointHost::Member(number))?;
             let daemon = LotteryDaemon {
                 child: None,
                 address: listen,
                 status: *status,
-                file,
+                config,
                 earlier_counters: DaemonCounters::default(),
             };
             cluster.daemons.push(daemon);
-            cluster.run(tie, network, number)?;
+            cluster.start_daemon(launcher, network, number)?;
         }
         Ok(cluster)
     }
 
     /// Starts the daemon of a member, at its address and with all current others as peers.
-    fn run(&mut self, tie: &ProcessLauncher, network: &PointNetwork, number: usize) -> Result<(), LabError> {
+    fn start_daemon(
+        &mut self,
+        launcher: &ProcessLauncher,
+        network: &PointNetwork,
+        number: usize,
+    ) -> Result<(), LabError> {
         let index = number.wrapping_sub(1);
-        let others = self.daemons.iter().enumerate().filter(|(other, _)| *other != index);
-        let peers: Vec<String> = others.map(|(_, daemon)| daemon.address.to_string()).collect();
+        let other_daemons = self.daemons.iter().enumerate().filter(|(other_index, _)| *other_index != index);
+        let peers: Vec<String> = other_daemons.map(|(_, daemon)| daemon.address.to_string()).collect();
         let Some(daemon) = self.daemons.get_mut(index) else {
             return Err(LabError::failed(format!("there is no daemon {number}")));
         };
-        (daemon.file["listen"], daemon.file["peers"]) = (daemon.address.to_string().into(), peers.into());
-        let (name, file) = (format!("d{number}"), format!("d{number}.toml"));
-        let text = toml::to_string(&daemon.file)
+        (daemon.config["listen"], daemon.config["peers"]) = (daemon.address.to_string().into(), peers.into());
+        let (name, config_file) = (format!("d{number}"), format!("d{number}.toml"));
+        let text = toml::to_string(&daemon.config)
             .map_err(|error| LabError::failed(format!("cannot write the configuration: {error}")))?;
-        let path = self.folder.join(&file);
+        let path = self.folder.join(&config_file);
         std::fs::write(&path, text)
             .map_err(|error| LabError::failed(format!("cannot write {}: {error}", path.display())))?;
-        let mut arguments = vec!["lottery".to_owned(), "-c".to_owned(), file];
-        if !self.folder.join(KEYS).exists() {
+        let mut arguments = vec!["lottery".to_owned(), "-c".to_owned(), config_file];
+        if !self.folder.join(KEYS_FILE).exists() {
             arguments.push("--new-keys".to_owned());
         }
-        let start = || ChildProcess::start(tie, &name, &tie.program, &arguments, &self.folder);
+        let start = || ChildProcess::start(launcher, &name, &launcher.program, &arguments, &self.folder);
         let mut child = network.run_on(PointHost::Member(number), start)?;
         // After a restart it is the same address.
         daemon.address = child.address("lottery")?;
@@ -144,7 +149,7 @@ impl LotteryCluster {
         pick::PickerSettings {
             service: GROUP.to_owned(),
             daemons: self.daemons.iter().map(|daemon| daemon.address).collect(),
-            keys: self.folder.join(KEYS),
+            keys: self.folder.join(KEYS_FILE),
             multicast: self.multicast,
             interface: match client {
                 IpAddr::V4(client) => self.multicast.map(|_| client),
@@ -157,40 +162,40 @@ impl LotteryCluster {
     /// Waits until every member is drawn.
     pub(super) fn wait_until_ready(
         &mut self,
-        tie: &ProcessLauncher,
+        launcher: &ProcessLauncher,
         network: &PointNetwork,
         members: &[SocketAddr],
     ) -> Result<(), LabError> {
         let client = network.host(PointHost::Client)?;
         let mut picker = network.run_on(PointHost::Client, || {
-            (tie.open_picker)(&self.picker_settings(client))
-                .map_err(|why| LabError::failed(format!("cannot ask the lottery: {why}")))
+            (launcher.open_picker)(&self.picker_settings(client))
+                .map_err(|reason| LabError::failed(format!("cannot ask the lottery: {reason}")))
         })?;
-        let end = Instant::now() + PATIENCE;
-        let round = ROUND * members.len() as u64;
+        let deadline = Instant::now() + READY_TIMEOUT;
+        let pick_count = PICKS_PER_MEMBER * members.len() as u64;
         loop {
-            let (mut seen, mut left) = (BTreeSet::new(), 0);
-            for tag in 0..round {
-                left += u64::from(picker.request_pick(tag));
+            let (mut drawn_members, mut outstanding) = (BTreeSet::new(), 0);
+            for tag in 0..pick_count {
+                outstanding += u64::from(picker.request_pick(tag));
             }
-            while left > 0 && Instant::now() < end {
+            while outstanding > 0 && Instant::now() < deadline {
                 picker.process();
                 while let Some((_, picked)) = picker.next_pick() {
-                    left -= 1;
-                    seen.extend(picked.map(|picked| picked.address));
+                    outstanding -= 1;
+                    drawn_members.extend(picked.map(|picked| picked.address));
                 }
                 std::thread::sleep(POLL_INTERVAL / 5);
             }
-            if members.iter().all(|member| seen.contains(member)) {
+            if members.iter().all(|member| drawn_members.contains(member)) {
                 return Ok(());
             }
             self.check_alive()?;
-            if Instant::now() > end {
+            if Instant::now() > deadline {
                 return Err(LabError::failed(format!(
                     "the lottery draws {} of {} members after {} s",
-                    seen.len(),
+                    drawn_members.len(),
                     members.len(),
-                    PATIENCE.as_secs()
+                    READY_TIMEOUT.as_secs()
                 )));
             }
         }
@@ -212,7 +217,7 @@ impl LotteryCluster {
     /// Kills the daemon of a member.
     pub(super) fn kill(&mut self, network: &PointNetwork, number: usize) {
         let Some(daemon) = self.daemons.get_mut(number.wrapping_sub(1)) else { return };
-        daemon.earlier_counters = daemon.counts(network, number).unwrap_or(daemon.earlier_counters);
+        daemon.earlier_counters = daemon.read_counters(network, number).unwrap_or(daemon.earlier_counters);
         if let Some(mut child) = daemon.child.take() {
             child.kill();
         }
@@ -221,70 +226,70 @@ impl LotteryCluster {
     /// Starts the daemon of a member again.
     pub(super) fn restart(
         &mut self,
-        tie: &ProcessLauncher,
+        launcher: &ProcessLauncher,
         network: &PointNetwork,
         number: usize,
     ) -> Result<(), LabError> {
-        self.run(tie, network, number)
+        self.start_daemon(launcher, network, number)
     }
 
     /// Returns the processor time of all daemons, in seconds.
     pub(super) fn cpu_time(&self) -> f64 {
-        self.daemons.iter().map(LotteryDaemon::cpu).sum()
+        self.daemons.iter().map(LotteryDaemon::cpu_seconds).sum()
     }
 
     /// Returns the sum of all daemons' counters; `None` if one does not answer.
     pub(super) fn counters(&self, network: &PointNetwork) -> Option<DaemonCounters> {
         let mut sum = DaemonCounters::default();
         for (number, daemon) in (1..).zip(&self.daemons) {
-            let one = daemon.counts(network, number)?;
-            sum.answers += one.answers;
-            sum.duplicates += one.duplicates;
-            sum.cpu += one.cpu;
-            sum.commit_delay = sum.commit_delay.max(one.commit_delay);
+            let counters = daemon.read_counters(network, number)?;
+            sum.answers += counters.answers;
+            sum.duplicates += counters.duplicates;
+            sum.cpu += counters.cpu;
+            sum.commit_delay = sum.commit_delay.max(counters.commit_delay);
         }
         Some(sum)
     }
 
     /// Returns the status of each daemon, by its name.
     pub(super) fn statuses(&self, network: &PointNetwork) -> String {
-        let all = (1..).zip(&self.daemons).map(|(number, daemon)| {
-            (format!("d{number}"), daemon.load(network, number, PATIENCE).unwrap_or(Value::Null))
+        let daemon_loads = (1..).zip(&self.daemons).map(|(number, daemon)| {
+            (format!("d{number}"), daemon.read_load(network, number, READY_TIMEOUT).unwrap_or(Value::Null))
         });
-        json!({ "daemons": all.collect::<serde_json::Map<_, _>>() }).to_string()
+        json!({ "daemons": daemon_loads.collect::<serde_json::Map<_, _>>() }).to_string()
     }
 }
 
 impl LotteryDaemon {
-    fn load(&self, network: &PointNetwork, number: usize, patience: Duration) -> Option<Value> {
+    fn read_load(&self, network: &PointNetwork, number: usize, timeout: Duration) -> Option<Value> {
         // The query runs on the daemon's own host, which works even while that is cut off.
-        let ask = || Ok(http_request_within(patience, self.status, "GET", "/load").ok());
-        let text = network.run_on(PointHost::Member(number), ask).ok()??;
+        let fetch_load = || Ok(http_request_within(timeout, self.status, "GET", "/load").ok());
+        let text = network.run_on(PointHost::Member(number), fetch_load).ok()??;
         serde_json::from_str(&text).ok()
     }
 
-    fn counts(&self, network: &PointNetwork, number: usize) -> Option<DaemonCounters> {
+    fn read_counters(&self, network: &PointNetwork, number: usize) -> Option<DaemonCounters> {
         if self.child.is_none() {
             return Some(self.earlier_counters);
         }
-        let load = self.load(network, number, TELL)?;
+        let load = self.read_load(network, number, STATUS_TIMEOUT)?;
         let value = |name: &str| load["values"][name]["value"].as_f64();
         Some(DaemonCounters {
             answers: self.earlier_counters.answers + value("lottery_referred")? + value("lottery_won")?,
             duplicates: self.earlier_counters.duplicates + value("lottery_duplicates")?,
             commit_delay: value("lottery_commit_delay_seconds").unwrap_or(0.0),
-            cpu: self.cpu(),
+            cpu: self.cpu_seconds(),
         })
     }
 
-    fn cpu(&self) -> f64 {
-        let now = self.child.as_ref().and_then(|child| cpu_time::of_threads(child.pid()));
-        self.earlier_counters.cpu + now.unwrap_or(0.0)
+    fn cpu_seconds(&self) -> f64 {
+        let running_time = self.child.as_ref().and_then(|child| cpu_time::of_threads(child.pid()));
+        self.earlier_counters.cpu + running_time.unwrap_or(0.0)
     }
 }
 
 /// Returns the multicast group with a port that is free now.
-fn group() -> Result<SocketAddr, LabError> {
+fn multicast_group() -> Result<SocketAddr, LabError> {
     let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| socket.local_addr());
     let port = port.map_err(|error| LabError::failed(format!("no port is free: {error}")))?.port();
     Ok(SocketAddr::from((MULTICAST, port)))
@@ -298,13 +303,14 @@ fn daemon_config(
     members: &MemberGroup,
     settings: &BalancerSettings,
 ) -> Value {
-    let places = members.cores.map_or(members.workers as f64, |cores| cores * members.speed.unwrap_or(1.0));
+    let parallelism =
+        members.cores.map_or(members.workers as f64, |cores| cores * members.speed.unwrap_or(1.0));
     let mut service = json!({
         "name": GROUP,
         "server": server.to_string(),
         // Two decimal places of a fractional capacity.
-        "capacity": (places * 100.0).round().clamp(1.0, f64::from(u16::MAX)) as u16,
-        "load": format!("in_flight / {places}"),
+        "capacity": (parallelism * 100.0).round().clamp(1.0, f64::from(u16::MAX)) as u16,
+        "load": format!("in_flight / {parallelism}"),
     });
     let interval = settings.health_interval.map_or(HEALTH_INTERVAL, |span| span.0).as_micros();
     let interval = format!("{interval}us");
@@ -313,18 +319,18 @@ fn daemon_config(
         HealthCheckKind::Tcp => service["health"] = json!({ "tcp": true, "interval": interval }),
         HealthCheckKind::Off => {}
     }
-    let mut file = json!({
+    let mut config = json!({
         "member": number,
-        "keys": KEYS,
+        "keys": KEYS_FILE,
         "status": status.to_string(),
         // All requests come from one client.
         "rate": 0,
         "service": [service],
     });
-    if let Some(slow) = settings.slow_start {
-        file["slow_start"] = format!("{}us", slow.0.as_micros()).into();
+    if let Some(slow_start) = settings.slow_start {
+        config["slow_start"] = format!("{}us", slow_start.0.as_micros()).into();
     }
-    file
+    config
 }
 
 #[cfg(test)]
@@ -336,15 +342,15 @@ mod tests {
     #[test]
     fn a_daemon_is_told_what_its_member_can_do_and_how_to_know_its_load() {
         let experiment = fixture::experiment();
-        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let mut settings = BalancerSettings {
             slow_start: Some(DurationValue(Duration::from_secs(3))),
             ..BalancerSettings::default()
         };
         let members = MemberGroup { workers: 2, ..experiment.members.first().clone() };
-        let file = daemon_config(2, at(5001), at(5002), &members, &settings);
-        let text = toml::to_string(&file).unwrap();
-        for part in [
+        let config = daemon_config(2, loopback(5001), loopback(5002), &members, &settings);
+        let text = toml::to_string(&config).unwrap();
+        for expected in [
             "member = 2",
             "status = \"127.0.0.1:5002\"",
             "slow_start = \"3000000us\"",
@@ -353,11 +359,12 @@ mod tests {
             "load = \"in_flight / 2\"",
             "http = \"/healthz\"",
         ] {
-            assert!(text.contains(part), "{part}: {text}");
+            assert!(text.contains(expected), "{expected}: {text}");
         }
         settings.health = HealthCheckKind::Tcp;
-        let cores = MemberGroup { cores: Some(1.5), speed: Some(2.0), ..members };
-        let text = toml::to_string(&daemon_config(1, at(1), at(2), &cores, &settings)).unwrap();
+        let with_cores = MemberGroup { cores: Some(1.5), speed: Some(2.0), ..members };
+        let text =
+            toml::to_string(&daemon_config(1, loopback(1), loopback(2), &with_cores, &settings)).unwrap();
         assert!(
             text.contains("capacity = 300") && text.contains("in_flight / 3") && text.contains("tcp = true"),
             "{text}"

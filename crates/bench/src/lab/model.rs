@@ -60,15 +60,15 @@ pub struct ModelBottleneck {
 }
 
 /// The length of the simulation.
-const EFFORT: SimulationEffort = SimulationEffort { seed: 1, events: 4_000_000, precision: 0.004 };
+const SIMULATION_EFFORT: SimulationEffort = SimulationEffort { seed: 1, events: 4_000_000, precision: 0.004 };
 
 impl ModelSettings {
     /// Returns an error of the model at one of these points.
     pub(super) fn error(&self, points: &[ExperimentPoint]) -> Option<String> {
-        let wrong = |point| {
+        let model_error = |point| {
             self.model(point, WireTimes::default()).and_then(|model| self.check_metrics(&model)).err()
         };
-        points.iter().find_map(wrong)
+        points.iter().find_map(model_error)
     }
 
     /// Returns `true` if a parameter is measured before the first point.
@@ -90,27 +90,28 @@ impl ModelSettings {
     pub fn predict(
         &self,
         point: &ExperimentPoint,
-        wire: WireTimes,
+        wire_times: WireTimes,
     ) -> Result<BTreeMap<ResultSource, ModelPrediction>, String> {
-        let model = self.model(point, wire)?;
-        let (solved, convergence) = solve(&model);
-        let mut all = BTreeMap::new();
+        let model = self.model(point, wire_times)?;
+        let (results, convergence) = solve(&model);
+        let mut predictions = BTreeMap::new();
         // A solution that did not converge is no result.
         if convergence.converged && !convergence.overloaded {
-            all.insert(ResultSource::Model, self.predicted(&model, &solved)?);
+            predictions.insert(ResultSource::Model, self.prediction(&model, &results)?);
         }
-        let played =
-            simulate(&model, &EFFORT).map_err(|stuck| format!("the model cannot be simulated: {stuck}"))?;
-        all.insert(ResultSource::Simulated, self.predicted(&model, &played)?);
-        Ok(all)
+        let simulated = simulate(&model, &SIMULATION_EFFORT)
+            .map_err(|error| format!("the model cannot be simulated: {error}"))?;
+        predictions.insert(ResultSource::Simulated, self.prediction(&model, &simulated)?);
+        Ok(predictions)
     }
 
     /// Returns the model of a point.
-    fn model(&self, point: &ExperimentPoint, wire: WireTimes) -> Result<Model, String> {
+    fn model(&self, point: &ExperimentPoint, wire_times: WireTimes) -> Result<Model, String> {
         let text = match (&self.name, &self.lqn) {
             (Some(name), None) => {
-                let known = || library::MODELS.map(|(name, _)| name).join("`, `");
-                library::model(name).ok_or_else(|| format!("no model `{name}`: there are `{}`", known()))?
+                let known_names = || library::MODELS.map(|(model_name, _)| model_name).join("`, `");
+                library::model(name)
+                    .ok_or_else(|| format!("no model `{name}`: there are `{}`", known_names()))?
             }
             (None, Some(text)) => text,
             _ => return Err("[model] needs either a `name` or its text, `lqn`".to_owned()),
@@ -120,7 +121,7 @@ impl ModelSettings {
                 "[model] `relay` and `reach` are measured of an [application], and there is none".to_owned()
             );
         }
-        let mut given = BTreeMap::new();
+        let mut parameters = BTreeMap::new();
         for (parameter, level) in &self.set {
             let value = match level {
                 FactorLevel::Number(number) => *number,
@@ -128,7 +129,7 @@ impl ModelSettings {
                     let factor: Option<Factor> = Factor::from_name(name);
                     let value = factor
                         .and_then(|factor| plan::factor_value(point, factor))
-                        .or_else(|| wire.parameter(name));
+                        .or_else(|| wire_times.parameter(name));
                     value.ok_or_else(|| {
                         format!(
                             "[model] `{parameter} = \"{name}\"`: expected a number, a factor that has one \
@@ -138,80 +139,84 @@ impl ModelSettings {
                     })?
                 }
             };
-            given.insert(parameter.clone(), value);
+            parameters.insert(parameter.clone(), value);
         }
-        read(&routed(text, point)?, &given)
+        read(&with_route_policy(text, point)?, &parameters)
             .map(|read| read.model)
-            .map_err(|trouble| format!("the model: {trouble}"))
+            .map_err(|error| format!("the model: {error}"))
     }
 
     /// Checks that the model has every result that the metrics name.
     fn check_metrics(&self, model: &Model) -> Result<(), String> {
-        let entries = model.entries.iter().map(|own| &own.name);
-        let tasks = model.tasks.iter().map(|own| &own.name);
+        let entries = model.entries.iter().map(|entry| &entry.name);
+        let tasks = model.tasks.iter().map(|task| &task.name);
         let names: Vec<&String> =
-            model.processors.iter().map(|own| &own.name).chain(tasks).chain(entries).collect();
-        for (metric, parts) in &self.metrics {
-            if parts.is_empty() {
+            model.processors.iter().map(|processor| &processor.name).chain(tasks).chain(entries).collect();
+        for (metric, selectors) in &self.metrics {
+            if selectors.is_empty() {
                 return Err(format!("[model] `{}` needs at least one number of the model", metric.name()));
             }
-            for part in parts {
-                let asked = analysis::metric::MetricSelector::parse(part)?;
-                if asked.name.as_ref().is_some_and(|name| !names.contains(&name)) {
-                    return Err(format!("[model] `{part}`: the model has nothing of this name"));
+            for selector in selectors {
+                let parsed = analysis::metric::MetricSelector::parse(selector)?;
+                if parsed.name.as_ref().is_some_and(|name| !names.contains(&name)) {
+                    return Err(format!("[model] `{selector}`: the model has nothing of this name"));
                 }
             }
         }
         Ok(())
     }
 
-    fn predicted(&self, model: &Model, found: &ModelResults) -> Result<ModelPrediction, String> {
-        let lines = result_lines(model, found);
+    fn prediction(&self, model: &Model, results: &ModelResults) -> Result<ModelPrediction, String> {
+        let result_lines = result_lines(model, results);
         let mut values = BTreeMap::new();
-        for (metric, parts) in &self.metrics {
-            let mut each = Vec::new();
-            for part in parts {
-                let asked = analysis::metric::MetricSelector::parse(part)?;
-                let first = asked.select(&lines).first().map(|line| line.value);
-                each.push(first.ok_or_else(|| format!("[model] `{part}`: the model has no such number"))?);
+        for (metric, selectors) in &self.metrics {
+            let mut estimates = Vec::new();
+            for selector in selectors {
+                let parsed = analysis::metric::MetricSelector::parse(selector)?;
+                let value = parsed.select(&result_lines).first().map(|line| line.value);
+                estimates.push(
+                    value.ok_or_else(|| format!("[model] `{selector}`: the model has no such number"))?,
+                );
             }
-            let count = each.len() as f64;
-            let mean = each.iter().map(|value| value.mean).sum::<f64>() / count;
+            let count = estimates.len() as f64;
+            let mean = estimates.iter().map(|value| value.mean).sum::<f64>() / count;
             // The halves add as for fully correlated values, the worst case.
-            let half = each.iter().map(|value| value.half_width).sum::<f64>() / count;
-            values.insert(*metric, (mean, half));
+            let half_width = estimates.iter().map(|value| value.half_width).sum::<f64>() / count;
+            values.insert(*metric, (mean, half_width));
         }
-        let held = find_bottleneck(model, found).map(|held| ModelBottleneck {
-            kind: match held.kind {
+        let bottleneck = find_bottleneck(model, results).map(|limiting| ModelBottleneck {
+            kind: match limiting.kind {
                 BottleneckKind::Software => "software".to_owned(),
                 BottleneckKind::Hardware => "hardware".to_owned(),
             },
-            of: held.resources.iter().map(|own| own.name(model).to_owned()).collect(),
-            limits: held.is_saturated,
+            of: limiting.resources.iter().map(|resource| resource.name(model).to_owned()).collect(),
+            limits: limiting.is_saturated,
         });
-        Ok(ModelPrediction { values, bottleneck: held })
+        Ok(ModelPrediction { values, bottleneck })
     }
 }
 
 /// Returns the text with the policy of the point's balancer in place of `random` in the routing pragmas.
-fn routed(text: &str, point: &ExperimentPoint) -> Result<String, String> {
-    let line = |line: &str| match line.trim().strip_suffix("=random") {
-        Some(begin) if begin.starts_with("#pragma route.") => Ok(format!("{begin}={}", route(point)?)),
+fn with_route_policy(text: &str, point: &ExperimentPoint) -> Result<String, String> {
+    let rewrite_line = |line: &str| match line.trim().strip_suffix("=random") {
+        Some(prefix) if prefix.starts_with("#pragma route.") => {
+            Ok(format!("{prefix}={}", route_policy(point)?))
+        }
         _ => Ok(line.to_owned()),
     };
-    Ok(text.lines().map(line).collect::<Result<Vec<String>, String>>()?.join("\n"))
+    Ok(text.lines().map(rewrite_line).collect::<Result<Vec<String>, String>>()?.join("\n"))
 }
 
 /// Returns the policy of the point's balancer in the terms of a model.
-fn route(point: &ExperimentPoint) -> Result<String, String> {
-    let (name, knobs) = point.balancer.strategy_settings();
-    let two = knobs.get("choices").is_none_or(|choices| *choices == 2.0);
+fn route_policy(point: &ExperimentPoint) -> Result<String, String> {
+    let (name, settings) = point.balancer.strategy_settings();
+    let has_two_choices = settings.get("choices").is_none_or(|choices| *choices == 2.0);
     match (name, point.application.and_then(|application| application.age)) {
         ("random", _) => Ok("random".to_owned()),
         ("least_loaded", age) => Ok(format!("least_loaded({})", age.unwrap_or(0.0))),
         ("round_robin", _) => Ok("round_robin".to_owned()),
         ("least_connections", _) => Ok("least_loaded".to_owned()),
-        ("least_request", _) if two => Ok("power_of_two".to_owned()),
+        ("least_request", _) if has_two_choices => Ok("power_of_two".to_owned()),
         _ => Err(format!(
             "[model] no policy of a model is like `{}` of {}: write one in the model (`#pragma \
              route.ENTRY=POLICY`), \
@@ -255,20 +260,20 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
     #[test]
     fn parameters_follow_the_levels_and_both_ways_agree() {
         let experiment = Experiment::parse(&format!("{TEXT}{MODEL}")).unwrap();
-        let part = experiment.model.as_ref().unwrap().get_ref();
+        let settings = experiment.model.as_ref().unwrap().get_ref();
         let points = plan::points(&experiment, RunLength::Full);
         let point =
             points.iter().find(|point| plan::factor_value(point, Factor::Concurrency) == Some(20.0)).unwrap();
-        let said = part.predict(point, WireTimes::default()).unwrap();
-        for column in ResultSource::OF_MODEL {
-            let predicted = &said[&column];
+        let predictions = settings.predict(point, WireTimes::default()).unwrap();
+        for source in ResultSource::OF_MODEL {
+            let prediction = &predictions[&source];
             // Twenty clients at a server that takes half a second: ten seconds each.
-            let (response, _) = predicted.values[&Metric::Response];
-            assert!((response / 10.0 - 1.0).abs() < 0.02, "{column:?}: {response}");
-            assert!((predicted.values[&Metric::ServerA].0 - 1.0).abs() < 0.01);
-            let held = predicted.bottleneck.as_ref().unwrap();
+            let (response, _) = prediction.values[&Metric::Response];
+            assert!((response / 10.0 - 1.0).abs() < 0.02, "{source:?}: {response}");
+            assert!((prediction.values[&Metric::ServerA].0 - 1.0).abs() < 0.01);
+            let bottleneck = prediction.bottleneck.as_ref().unwrap();
             assert_eq!(
-                (held.kind.as_str(), &held.of[..], held.limits),
+                (bottleneck.kind.as_str(), &bottleneck.of[..], bottleneck.limits),
                 ("hardware", &["core".to_owned()][..], true)
             );
         }
@@ -277,32 +282,32 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
     /// A model that is routed by chance gets the balancer's policy, or is refused.
     #[test]
     fn a_strategy_that_models_do_not_have_is_refused() {
-        let routed = MODEL
+        let model_text = MODEL
             .replace("$clients = 1\n", "#pragma route.serve=random\n$clients = 1\n")
             .replace("  t server n serve -1 core\n", "  t server n serve -1 core\n  t last n last -1 core\n")
             .replace("  s serve 0.5 -1\n", "  s serve 0.5 -1\n  F serve last 1 -1\n  s last 0.1 -1\n");
-        let with = |strategy: &str| {
+        let parse_with = |strategy: &str| {
             let text = TEXT.replace("[\"plimsoll:round_robin\", \"haproxy\"]", &format!("[\"{strategy}\"]"));
             let text = text.replace("[\"plimsoll\"]", &format!("[\"{strategy}\"]"));
-            Experiment::parse(&format!("{text}{routed}"))
+            Experiment::parse(&format!("{text}{model_text}"))
         };
         for strategy in ["plimsoll:round_robin", "plimsoll:random", "plimsoll:least_request(choices=2)"] {
-            assert!(with(strategy).is_ok(), "{strategy}: {:?}", with(strategy));
+            assert!(parse_with(strategy).is_ok(), "{strategy}: {:?}", parse_with(strategy));
         }
         for strategy in
             ["plimsoll:peak_ewma", "plimsoll:least_request(choices=5)", "plimsoll:adaptive", "haproxy:source"]
         {
-            let wrong = with(strategy).unwrap_err();
+            let errors = parse_with(strategy).unwrap_err();
             assert!(
-                wrong.iter().any(|wrong| wrong.message.contains("no policy of a model is like")),
-                "{strategy}: {wrong:?}"
+                errors.iter().any(|error| error.message.contains("no policy of a model is like")),
+                "{strategy}: {errors:?}"
             );
         }
     }
 
     #[test]
     fn mistakes_are_said_before_anything_is_run() {
-        for (from, to, why) in [
+        for (original, replacement, message) in [
             ("concurrency\" }", "rate\" }", "a factor that has one here"),
             ("concurrency\" }", "colour\" }", "a factor that has one here"),
             ("client.response", "clients.response", "nothing of this name"),
@@ -312,9 +317,9 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
             ("set = { clients", "set = { others", "others"),
             ("concurrency\" }", "relay\" }", "there is none"),
         ] {
-            let text = format!("{TEXT}{}", MODEL.replacen(from, to, 1));
-            let wrong = Experiment::parse(&text).unwrap_err();
-            assert!(wrong.iter().any(|wrong| wrong.message.contains(why)), "{to}: {wrong:?}");
+            let text = format!("{TEXT}{}", MODEL.replacen(original, replacement, 1));
+            let errors = Experiment::parse(&text).unwrap_err();
+            assert!(errors.iter().any(|error| error.message.contains(message)), "{replacement}: {errors:?}");
         }
     }
 }

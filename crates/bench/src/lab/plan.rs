@@ -50,7 +50,7 @@ pub enum OfferedLoad {
 }
 
 /// The estimated time to start and end the processes of a point.
-const SETUP: Duration = Duration::from_millis(700);
+const SETUP_TIME: Duration = Duration::from_millis(700);
 
 /// The number of answers per client after which a closed loop is in its steady state.
 pub(super) const SETTLING_ANSWERS: usize = 3;
@@ -61,11 +61,11 @@ pub(super) const MAX_LENGTHENING: u32 = 10;
 /// Returns all points, the last factor varying fastest. Equivalent combinations are one: without a balancer
 /// its strategy does not matter.
 pub fn points(experiment: &Experiment, mode: RunLength) -> Vec<ExperimentPoint> {
-    let mut all = vec![PointLevels::new()];
-    for vary in &experiment.factors {
-        let factor = *vary.vary.get_ref();
-        let levels = vary.levels(mode);
-        all = all
+    let mut combinations = vec![PointLevels::new()];
+    for varied_factor in &experiment.factors {
+        let factor = *varied_factor.vary.get_ref();
+        let levels = varied_factor.levels(mode);
+        combinations = combinations
             .into_iter()
             .flat_map(|point| {
                 levels.iter().map(move |level| {
@@ -77,7 +77,7 @@ pub fn points(experiment: &Experiment, mode: RunLength) -> Vec<ExperimentPoint> 
             .collect();
     }
     let mut points: Vec<ExperimentPoint> = Vec::new();
-    for mut levels in all {
+    for mut levels in combinations {
         let number = |factor| levels.get(&factor).and_then(FactorLevel::number);
         let endpoints = number(Factor::Endpoints).map(|count| count as usize);
         let balancer = match levels.get(&Factor::Balancer) {
@@ -91,20 +91,24 @@ pub fn points(experiment: &Experiment, mode: RunLength) -> Vec<ExperimentPoint> 
         };
         let clients = number(Factor::Concurrency).map(|count| count as usize).or(load.concurrency);
         // Without rates, a client of a group counts as any other of a closed loop.
-        let each = load.client_groups(clients.unwrap_or(0));
-        let clients = if each.is_empty() { clients } else { load.is_closed_loop().then_some(each.len()) };
-        let offer = match (clients, number(Factor::Share).or(load.share)) {
+        let client_groups = load.client_groups(clients.unwrap_or(0));
+        let clients = if client_groups.is_empty() {
+            clients
+        } else {
+            load.is_closed_loop().then_some(client_groups.len())
+        };
+        let offered_load = match (clients, number(Factor::Share).or(load.share)) {
             (Some(clients), _) => OfferedLoad::Concurrency(clients),
             (None, Some(share)) => OfferedLoad::Share(share),
             (None, None) => {
-                let sessions: f64 = each.iter().filter_map(|client| client.rate).sum();
+                let sessions: f64 = client_groups.iter().filter_map(|client| client.rate).sum();
                 OfferedLoad::Rate(number(Factor::Rate).or(load.rate).unwrap_or(sessions))
             }
         };
         let instances =
             number(Factor::Instances).map(|count| count as usize).or(experiment.balancer.instances);
-        let said = experiment.balancer.groups.as_ref().map(|groups| *groups.get_ref());
-        let groups = number(Factor::Groups).map(|count| count as usize).or(said);
+        let default_groups = experiment.balancer.groups.as_ref().map(|groups| *groups.get_ref());
+        let groups = number(Factor::Groups).map(|count| count as usize).or(default_groups);
         let retries = number(Factor::Retries).map(|count| count as u32).or(experiment.balancer.retries);
         let (members, balancer) = match endpoints {
             Some(0) => {
@@ -116,33 +120,34 @@ pub fn points(experiment: &Experiment, mode: RunLength) -> Vec<ExperimentPoint> 
         let application =
             experiment.application.as_ref().map(|application| application.get_ref().at_levels(&levels));
         let balancer = match &application {
-            Some(application) => agent(balancer, application, protocol),
+            Some(application) => application_agent(balancer, application, protocol),
             None => balancer,
         };
-        let said = experiment.members.groups().iter().any(|members| members.side_car);
+        let has_side_cars = experiment.members.groups().iter().any(|members| members.side_car);
         let side_cars = balancer.kind == BalancerKind::Plimsoll
-            && (said || balancer.has_agents && protocol == LoadProtocol::Iiop);
-        let crew = experiment.scaler.as_ref().map(|scaler| {
+            && (has_side_cars || balancer.has_agents && protocol == LoadProtocol::Iiop);
+        let point_scaler = experiment.scaler.as_ref().map(|scaler| {
             let level = match levels.get(&Factor::Scaler) {
                 Some(FactorLevel::Text(text)) => Some(text.as_str()),
                 _ => None,
             };
-            let (own, full) = (experiment.plan.duration.for_length(mode).0, experiment.plan.duration.full.0);
-            let part = own.as_secs_f64() / full.as_secs_f64().max(f64::MIN_POSITIVE);
-            scaler.get_ref().for_run(level, part, experiment.members.capacity(1).unwrap_or(1.0))
+            let (duration, full_duration) =
+                (experiment.plan.duration.for_length(mode).0, experiment.plan.duration.full.0);
+            let scale = duration.as_secs_f64() / full_duration.as_secs_f64().max(f64::MIN_POSITIVE);
+            scaler.get_ref().for_run(level, scale, experiment.members.capacity(1).unwrap_or(1.0))
         });
         if points.iter().all(|point| point.levels != levels) {
-            let alike = points.iter().find(|point| comparable(&point.levels, &levels));
-            let seed = alike.map_or(points.len() as u64 + 1, |point| point.seed);
+            let comparable_point = points.iter().find(|point| are_comparable(&point.levels, &levels));
+            let seed = comparable_point.map_or(points.len() as u64 + 1, |point| point.seed);
             points.push(ExperimentPoint {
                 levels,
                 members,
                 balancer,
-                load: offer,
+                load: offered_load,
                 protocol,
                 side_cars,
                 retries,
-                scaler: crew,
+                scaler: point_scaler,
                 instances,
                 groups,
                 application,
@@ -155,9 +160,13 @@ pub fn points(experiment: &Experiment, mode: RunLength) -> Vec<ExperimentPoint> 
 
 /// Configures the balancer as the application's agent. Over iiop, clients that ask for a server are bound for
 /// a session; everything else is relayed. The agent chooses members at random, or by loads up to a given age.
-fn agent(balancer: BalancerSpec, application: &PointApplication, protocol: LoadProtocol) -> BalancerSpec {
-    let located = application.architecture == AgentArchitecture::Handle && protocol == LoadProtocol::Iiop;
-    let binding = if located { SessionBinding::PerSession } else { SessionBinding::PerRequest };
+fn application_agent(
+    balancer: BalancerSpec,
+    application: &PointApplication,
+    protocol: LoadProtocol,
+) -> BalancerSpec {
+    let is_located = application.architecture == AgentArchitecture::Handle && protocol == LoadProtocol::Iiop;
+    let binding = if is_located { SessionBinding::PerSession } else { SessionBinding::PerRequest };
     let strategy = if application.age.is_some() { "least_loaded" } else { "random" };
     BalancerSpec { strategy: strategy.to_owned(), binding: Some(binding), ..balancer }
 }
@@ -165,42 +174,42 @@ fn agent(balancer: BalancerSpec, application: &PointApplication, protocol: LoadP
 /// Returns the factor's value at this point: its level, or the experiment's setting where it is not varied.
 /// Times of the application are in milliseconds.
 pub fn factor_value(point: &ExperimentPoint, factor: Factor) -> Option<f64> {
-    let own = |get: fn(&PointApplication) -> f64| point.application.as_ref().map(get);
+    let of_application = |get: fn(&PointApplication) -> f64| point.application.as_ref().map(get);
     point.levels.get(&factor).and_then(FactorLevel::number).or_else(|| match (factor, point.load) {
         (Factor::Concurrency, OfferedLoad::Concurrency(clients)) => Some(clients as f64),
         (Factor::Rate, OfferedLoad::Rate(rate)) => Some(rate),
         (Factor::Endpoints, _) => Some(point.members as f64),
         (Factor::Instances, _) => point.instances.map(|count| count as f64),
         (Factor::Groups, _) => point.groups.map(|count| count as f64),
-        (Factor::Demand, _) => own(|application| application.demand * 1e3),
-        (Factor::Delay, _) => own(|application| application.delay * 1e3),
-        (Factor::Length, _) => own(|application| application.length as f64),
-        (Factor::Clones, _) => own(|application| application.clones as f64),
-        (Factor::Age, _) => own(|application| application.age.unwrap_or(0.0)),
+        (Factor::Demand, _) => of_application(|application| application.demand * 1e3),
+        (Factor::Delay, _) => of_application(|application| application.delay * 1e3),
+        (Factor::Length, _) => of_application(|application| application.length as f64),
+        (Factor::Clones, _) => of_application(|application| application.clones as f64),
+        (Factor::Age, _) => of_application(|application| application.age.unwrap_or(0.0)),
         _ => None,
     })
 }
 
 /// Returns `true` if both differ only in a compared factor: the balancer, the number of balancers or of
 /// groups, or the scaler.
-fn comparable(one: &PointLevels, other: &PointLevels) -> bool {
+fn are_comparable(left: &PointLevels, right: &PointLevels) -> bool {
     const COMPARED: [Factor; 4] = [Factor::Balancer, Factor::Instances, Factor::Groups, Factor::Scaler];
-    let rest = |levels: &PointLevels| {
-        let mut rest = levels.clone();
-        let before = rest.len();
-        rest.retain(|factor, _| !COMPARED.contains(factor));
-        (rest.len() < before).then_some(rest)
+    let other_levels = |levels: &PointLevels| {
+        let mut other_levels = levels.clone();
+        let level_count = other_levels.len();
+        other_levels.retain(|factor, _| !COMPARED.contains(factor));
+        (other_levels.len() < level_count).then_some(other_levels)
     };
-    rest(one).is_some_and(|one| rest(other) == Some(one))
+    other_levels(left).is_some_and(|levels| other_levels(right) == Some(levels))
 }
 
 /// Returns `true` if both differ in the balancer alone.
-pub(super) fn differ_in_balancer(one: &PointLevels, other: &PointLevels) -> bool {
-    let rest = |levels: &PointLevels| {
-        let mut rest = levels.clone();
-        rest.remove(&Factor::Balancer).map(|_| rest)
+pub(super) fn differ_in_balancer(left: &PointLevels, right: &PointLevels) -> bool {
+    let other_levels = |levels: &PointLevels| {
+        let mut other_levels = levels.clone();
+        other_levels.remove(&Factor::Balancer).map(|_| other_levels)
     };
-    rest(one).is_some_and(|one| rest(other) == Some(one))
+    other_levels(left).is_some_and(|levels| other_levels(right) == Some(levels))
 }
 
 /// Returns the estimated time of these points.
@@ -213,7 +222,7 @@ pub fn estimated_time<'a>(
     points
         .into_iter()
         .map(|point| {
-            (repetition_length(experiment, mode) + SETUP + settling(experiment, point)) * repetitions
+            (repetition_length(experiment, mode) + SETUP_TIME + settling(experiment, point)) * repetitions
         })
         .sum()
 }
@@ -275,10 +284,11 @@ mod tests {
         let settling = Duration::from_millis(15);
         assert_eq!(
             estimated_time(&experiment, RunLength::Full, &points[1..2]),
-            (Duration::from_secs(4) + SETUP + settling) * 2
+            (Duration::from_secs(4) + SETUP_TIME + settling) * 2
         );
         assert!(
-            estimated_time(&experiment, RunLength::Full, &points) > (Duration::from_secs(4) + SETUP) * 12
+            estimated_time(&experiment, RunLength::Full, &points)
+                > (Duration::from_secs(4) + SETUP_TIME) * 12
         );
     }
 }

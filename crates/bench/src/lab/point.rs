@@ -66,12 +66,12 @@ pub struct TimelineTick {
 }
 
 /// The default maximum between two ticks.
-const TICK: Duration = Duration::from_secs(1);
+const DEFAULT_TICK: Duration = Duration::from_secs(1);
 /// The maximum sleep, which bounds the delay until an interruption is noticed.
-const NAP: Duration = Duration::from_millis(20);
+const POLL_SLEEP: Duration = Duration::from_millis(20);
 /// The maximum time by which the warm-up of a closed loop is extended, and its steps.
-const WARM: Duration = Duration::from_secs(30);
-const STEP: Duration = Duration::from_millis(100);
+const MAX_EXTRA_WARMUP: Duration = Duration::from_secs(30);
+const WARMUP_STEP: Duration = Duration::from_millis(100);
 /// The minimum cycles of a client in a batch of a closed loop. A request that waits long delays those behind
 /// it, so shorter batches are correlated, and the interval from them is too narrow. In 600 runs of 24 clients
 /// before two pairs of busy queues, the intervals from five batches held the mean this often:
@@ -80,7 +80,7 @@ const STEP: Duration = Duration::from_millis(100);
 /// |---|---|
 /// | half a cycle | 79 % |
 /// | two cycles | 94 % |
-const CYCLES: u32 = 2;
+const MIN_BATCH_CYCLES: u32 = 2;
 /// The minimum punctuality of a valid open loop.
 pub(super) const MIN_PUNCTUALITY: f64 = 0.99;
 
@@ -114,33 +114,43 @@ impl PointOutcome {
     reason = "each is one thing the repetition needs, and there is one caller"
 )]
 pub(super) fn run_repetition(
-    tie: &ProcessLauncher,
+    launcher: &ProcessLauncher,
     experiment: &Experiment,
     mode: RunLength,
     point: &ExperimentPoint,
     repetition: usize,
-    before: &super::Calibration,
+    calibration: &super::Calibration,
     folder: &Path,
     outcome: &mut PointOutcome,
-    watch: &mut dyn RunObserver,
+    observer: &mut dyn RunObserver,
 ) -> Result<(), LabError> {
-    let only = repetitions(experiment, mode) == 1;
-    let folder = if only { folder.to_owned() } else { folder.join(format!("{repetition}")) };
+    let is_only = repetitions(experiment, mode) == 1;
+    let folder = if is_only { folder.to_owned() } else { folder.join(format!("{repetition}")) };
     // A repeated run must not find old files: addresses are read from logs.
-    let cannot = |what: &str, error: std::io::Error| {
-        LabError::failed(format!("cannot {what} {}: {error}", folder.display()))
+    let io_failure = |action: &str, error: std::io::Error| {
+        LabError::failed(format!("cannot {action} {}: {error}", folder.display()))
     };
     if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(|error| cannot("clear", error))?;
+        std::fs::remove_dir_all(&folder).map_err(|error| io_failure("clear", error))?;
     }
-    std::fs::create_dir_all(&folder).map_err(|error| cannot("make", error))?;
+    std::fs::create_dir_all(&folder).map_err(|error| io_failure("make", error))?;
     let mut point = point.clone();
     point.seed = point.seed.wrapping_mul(100).wrapping_add(repetition as u64);
-    let mut stage = Testbed::build(tie, experiment, &point, before.session_time(experiment), &folder)?;
-    outcome.commands = stage.commands().to_vec();
-    let drive = before.load_loop(point.load)?;
-    measure_repetition(experiment, mode, &point, drive, &mut stage, before.capacity(), outcome, watch)?;
-    if let Some(status) = stage.status() {
+    let mut testbed =
+        Testbed::build(launcher, experiment, &point, calibration.session_time(experiment), &folder)?;
+    outcome.commands = testbed.commands().to_vec();
+    let load_loop = calibration.load_loop(point.load)?;
+    measure_repetition(
+        experiment,
+        mode,
+        &point,
+        load_loop,
+        &mut testbed,
+        calibration.capacity(),
+        outcome,
+        observer,
+    )?;
+    if let Some(status) = testbed.status() {
         let path = folder.join("status.json");
         std::fs::write(&path, status)
             .map_err(|error| LabError::failed(format!("cannot write {}: {error}", path.display())))?;
@@ -157,82 +167,84 @@ fn measure_repetition(
     experiment: &Experiment,
     mode: RunLength,
     point: &ExperimentPoint,
-    drive: LoadLoop,
-    stage: &mut Testbed,
+    load_loop: LoadLoop,
+    testbed: &mut Testbed,
     capacity: Option<f64>,
     outcome: &mut PointOutcome,
-    watch: &mut dyn RunObserver,
+    observer: &mut dyn RunObserver,
 ) -> Result<(), LabError> {
     let warmup = experiment.plan.warmup.for_length(mode).0;
     let batches = (*experiment.plan.batches.for_length(mode)).max(1);
-    let planned = experiment.plan.duration.for_length(mode).0 / batches as u32;
-    let often = experiment.plan.tick.map_or(TICK, |tick| tick.for_length(mode).0);
+    let planned_batch = experiment.plan.duration.for_length(mode).0 / batches as u32;
+    let tick_interval = experiment.plan.tick.map_or(DEFAULT_TICK, |tick| tick.for_length(mode).0);
     let mut faults: Vec<&FaultInjection> = experiment.faults.iter().collect();
     faults.sort_by_key(|fault| fault.at.for_length(mode).0);
-    let mut faults = faults.into_iter().peekable();
+    let mut pending_faults = faults.into_iter().peekable();
 
     let precision = experiment.plan.precision.as_ref().map(|precision| *precision.get_ref().for_length(mode));
-    let first = outcome.samples.get(&Metric::Response).map_or(0, Vec::len);
+    let first_sample = outcome.samples.get(&Metric::Response).map_or(0, Vec::len);
     // A closed loop is stopped explicitly, because the length of its warm-up varies.
-    let (clients, length) = match drive {
+    let (clients, length) = match load_loop {
         LoadLoop::Open(_) => (0, repetition_length(experiment, mode)),
         LoadLoop::Closed(clients) => {
-            (clients as u64, repetition_length(experiment, mode) * MAX_LENGTHENING + WARM)
+            (clients as u64, repetition_length(experiment, mode) * MAX_LENGTHENING + MAX_EXTRA_WARMUP)
         }
     };
-    let moves = SessionMoves::of(experiment, point);
-    let lasting = LoadDuration { warmup, total: length };
-    let run = stage.start_load(&experiment.load, drive, point.load, lasting, point.seed)?;
-    let mut wait = |run: &LoadClients, stage: &mut Testbed, until: Duration| -> Result<(), LabError> {
-        loop {
-            let now = run.elapsed();
-            if let Some(fault) = faults.next_if(|fault| fault.at.for_length(mode).0 <= now) {
-                stage.inject_fault(fault)?;
-                continue;
+    let session_moves = SessionMoves::of(experiment, point);
+    let load_duration = LoadDuration { warmup, total: length };
+    let load_clients =
+        testbed.start_load(&experiment.load, load_loop, point.load, load_duration, point.seed)?;
+    let mut wait =
+        |load_clients: &LoadClients, testbed: &mut Testbed, deadline: Duration| -> Result<(), LabError> {
+            loop {
+                let now = load_clients.elapsed();
+                if let Some(fault) = pending_faults.next_if(|fault| fault.at.for_length(mode).0 <= now) {
+                    testbed.inject_fault(fault)?;
+                    continue;
+                }
+                if observer.is_interrupted() {
+                    return Err(LabError::Interrupted);
+                }
+                testbed.run_scaler(now)?;
+                if now >= deadline {
+                    return Ok(());
+                }
+                std::thread::sleep((deadline - now).min(POLL_SLEEP));
             }
-            if watch.is_interrupted() {
-                return Err(LabError::Interrupted);
-            }
-            stage.run_scaler(now)?;
-            if now >= until {
-                return Ok(());
-            }
-            std::thread::sleep((until - now).min(NAP));
-        }
-    };
+        };
 
     let mut timeline = Vec::new();
     let mut arrivals = ArrivalCounter::default();
     // Warm-up and measured batches are divided in the same way, so that a timeline begins with the load.
-    let mut last = Duration::ZERO;
-    let mut tick = |run: &LoadClients,
-                    stage: &mut Testbed,
-                    until: Duration|
+    let mut last_tick = Duration::ZERO;
+    let mut tick = |load_clients: &LoadClients,
+                    testbed: &mut Testbed,
+                    deadline: Duration|
      -> Result<(RunRecord, Duration), LabError> {
-        wait(run, stage, until)?;
-        let now = run.elapsed();
-        let record = run.take_record();
-        if let Some(moves) = &moves {
-            moves.record_forwards(record.forwarded);
+        wait(load_clients, testbed, deadline)?;
+        let now = load_clients.elapsed();
+        let record = load_clients.take_record();
+        if let Some(session_moves) = &session_moves {
+            session_moves.record_forwards(record.forwarded);
         }
-        let iiop = point.protocol == LoadProtocol::Iiop;
+        let is_iiop = point.protocol == LoadProtocol::Iiop;
         let counts =
-            if experiment.needs_request_counts() && !iiop { stage.arrival_counts() } else { Vec::new() };
-        let (end, seconds) = (now.as_secs_f64(), (now - last).as_secs_f64());
-        let arrived = stage.names().into_iter().zip(counts).filter_map(|(name, count)| {
-            let came = arrivals.count_tick(&name, count, end, seconds)?;
-            Some((name, came))
+            if experiment.needs_request_counts() && !is_iiop { testbed.arrival_counts() } else { Vec::new() };
+        let (end_seconds, seconds) = (now.as_secs_f64(), (now - last_tick).as_secs_f64());
+        let arrived = testbed.names().into_iter().zip(counts).filter_map(|(name, count)| {
+            let arrivals_in_tick = arrivals.count_tick(&name, count, end_seconds, seconds)?;
+            Some((name, arrivals_in_tick))
         });
         let mut arrived: BTreeMap<String, u64> = arrived.collect();
-        if iiop {
+        if is_iiop {
             // Over iiop the answers name the member, and no other counter exists.
-            arrived.extend(stage.names().into_iter().map(|name| {
-                let came = record.members.get(name.as_str()).map_or(0, |tally| tally.ok + tally.failed);
-                (name, came)
+            arrived.extend(testbed.names().into_iter().map(|name| {
+                let requests = record.members.get(name.as_str()).map_or(0, |tally| tally.ok + tally.failed);
+                (name, requests)
             }));
         }
         timeline.push(TimelineTick {
-            at: end,
+            at: end_seconds,
             seconds,
             due: record.due,
             late: record.due - record.on_time,
@@ -243,234 +255,251 @@ fn measure_repetition(
             arrived,
             roll: None,
         });
-        if let Some(crew) = &point.scaler {
-            let rate = rate(experiment, drive, (last + now) / 2, lasting);
-            let roll = stage.member_counts(crew, rate)?;
+        if let Some(scaler) = &point.scaler {
+            let rate = rate_at(experiment, load_loop, (last_tick + now) / 2, load_duration);
+            let member_counts = testbed.member_counts(scaler, rate)?;
             if let Some(tick) = timeline.last_mut() {
-                tick.roll = Some(roll);
+                tick.roll = Some(member_counts);
             }
         }
-        last = now;
+        last_tick = now;
         Ok((record, now))
     };
-    let ticks = (warmup.as_secs_f64() / often.as_secs_f64()).ceil() as u32;
-    let mut answered = 0;
+    let ticks = (warmup.as_secs_f64() / tick_interval.as_secs_f64()).ceil() as u32;
+    let mut answered_requests = 0;
     // The time of the last record: results after it belong to the next one, however long the rest of a tick
     // takes.
     let mut previous = Duration::ZERO;
     for number in 1..=ticks {
-        let (record, now) = tick(&run, stage, warmup * number / ticks)?;
-        answered += record.ok;
-        previous = now;
+        let (record, tick_end) = tick(&load_clients, testbed, warmup * number / ticks)?;
+        answered_requests += record.ok;
+        previous = tick_end;
     }
-    let mut begin = warmup;
-    while answered < SETTLING_ANSWERS as u64 * clients && run.elapsed() < warmup + WARM {
-        begin = run.elapsed() + STEP;
-        let (record, now) = tick(&run, stage, begin)?;
-        answered += record.ok;
-        previous = now;
+    let mut measured_from = warmup;
+    while answered_requests < SETTLING_ANSWERS as u64 * clients
+        && load_clients.elapsed() < warmup + MAX_EXTRA_WARMUP
+    {
+        measured_from = load_clients.elapsed() + WARMUP_STEP;
+        let (record, tick_end) = tick(&load_clients, testbed, measured_from)?;
+        answered_requests += record.ok;
+        previous = tick_end;
     }
     // An open loop has no cycles: the cycle is 0.
-    let batch = match answered {
-        0 => planned,
-        _ => batch_length(planned, begin.mul_f64(clients as f64 / answered as f64)),
+    let batch = match answered_requests {
+        0 => planned_batch,
+        _ => batch_length(planned_batch, measured_from.mul_f64(clients as f64 / answered_requests as f64)),
     };
-    let parts = (batch.as_secs_f64() / often.as_secs_f64()).ceil().max(1.0) as u32;
+    let ticks_per_batch = (batch.as_secs_f64() / tick_interval.as_secs_f64()).ceil().max(1.0) as u32;
     let mut due = 0;
-    let mut drawn = stage.daemon_counters();
-    let most =
-        precision.map_or(0, |_| (planned * batches as u32 * MAX_LENGTHENING).div_duration_f64(batch) as u32);
-    let most = most.max(batches as u32);
-    let mut servers = BusyTimes::read(stage, &run);
-    for number in 1..=most {
-        if number > batches as u32 && is_precise(outcome, first, precision) {
+    let mut daemon_counters = testbed.daemon_counters();
+    let max_batches = precision
+        .map_or(0, |_| (planned_batch * batches as u32 * MAX_LENGTHENING).div_duration_f64(batch) as u32);
+    let max_batches = max_batches.max(batches as u32);
+    let mut busy_times = BusyTimes::read(testbed, &load_clients);
+    for number in 1..=max_batches {
+        if number > batches as u32 && is_precise(outcome, first_sample, precision) {
             break;
         }
-        let (start, host) = (stage.cpu_times(), cpu_time::of_host());
-        let moved = moves.as_ref().and_then(|moves| moves.moves_per_session(stage));
-        let mut whole = RunRecord::new();
+        let (cpu_before, host_before) = (testbed.cpu_times(), cpu_time::of_host());
+        let moves_before =
+            session_moves.as_ref().and_then(|session_moves| session_moves.moves_per_session(testbed));
+        let mut batch_record = RunRecord::new();
         let mut now = previous;
-        for part in 1..=parts {
-            let (record, taken) = tick(&run, stage, begin + batch * (number - 1) + batch * part / parts)?;
-            whole.merge(&record);
-            now = taken;
+        for tick_number in 1..=ticks_per_batch {
+            let (record, tick_end) = tick(
+                &load_clients,
+                testbed,
+                measured_from + batch * (number - 1) + batch * tick_number / ticks_per_batch,
+            )?;
+            batch_record.merge(&record);
+            now = tick_end;
         }
-        let drawn_before = std::mem::replace(&mut drawn, stage.daemon_counters());
-        let seen = SideMeasurements {
+        let counters_before = std::mem::replace(&mut daemon_counters, testbed.daemon_counters());
+        let measurements = SideMeasurements {
             seconds: (now - previous).as_secs_f64(),
-            balancer: stage.cpu_times().0 - start.0,
-            host: host.zip(cpu_time::of_host()),
-            daemon_counters: drawn_before.zip(drawn),
+            balancer_cpu: testbed.cpu_times().0 - cpu_before.0,
+            host_cpu: host_before.zip(cpu_time::of_host()),
+            daemon_counters: counters_before.zip(daemon_counters),
         };
-        let now_moved = moves.as_ref().and_then(|moves| moves.moves_per_session(stage));
-        if let (Some(before), Some(after)) = (moved, now_moved) {
-            let each_minute = (after - before) / (seen.seconds / 60.0);
-            outcome.samples.entry(Metric::Moves).or_default().push(each_minute);
+        let moves_after =
+            session_moves.as_ref().and_then(|session_moves| session_moves.moves_per_session(testbed));
+        if let (Some(before), Some(after)) = (moves_before, moves_after) {
+            let moves_per_minute = (after - before) / (measurements.seconds / 60.0);
+            outcome.samples.entry(Metric::Moves).or_default().push(moves_per_minute);
             if number == batches as u32 {
                 outcome.samples.entry(Metric::Moved).or_default().push(after);
             }
         }
-        let now_servers = BusyTimes::read(stage, &run);
-        if let (Some(before), Some(after), Some(application)) = (&servers, &now_servers, &point.application) {
+        let busy_times_after = BusyTimes::read(testbed, &load_clients);
+        if let (Some(before), Some(after), Some(application)) =
+            (&busy_times, &busy_times_after, &point.application)
+        {
             before.add_samples(after, application, outcome);
         }
-        servers = now_servers;
+        busy_times = busy_times_after;
         previous = now;
-        due += whole.due;
-        if matches!(drive, LoadLoop::Open(_)) {
-            outcome.punctuality = outcome.punctuality.min(whole.punctuality());
+        due += batch_record.due;
+        if matches!(load_loop, LoadLoop::Open(_)) {
+            outcome.punctuality = outcome.punctuality.min(batch_record.punctuality());
         }
         // Requests in flight end within their time-out; they are a part of the last batch. A closed loop
         // never ends.
-        let open = matches!(drive, LoadLoop::Open(_));
+        let is_open_loop = matches!(load_loop, LoadLoop::Open(_));
         let timeout = experiment.load.timeout.0;
-        let last = open && number == batches as u32;
-        let tail = if last { wait_for_in_flight(&run, timeout) } else { RunRecord::new() };
-        add_samples(outcome, drive, capacity, timeout, &whole, &tail, &seen);
+        let is_last_batch = is_open_loop && number == batches as u32;
+        let tail = if is_last_batch { wait_for_in_flight(&load_clients, timeout) } else { RunRecord::new() };
+        add_samples(outcome, load_loop, capacity, timeout, &batch_record, &tail, &measurements);
     }
-    stage.check_alive()?;
+    testbed.check_alive()?;
     if due == 0 {
         return Err(LabError::failed("no request was due in all of it: give more load or more time"));
     }
-    if let Some(fault) = faults.peek() {
-        let at = fault.at.for_length(mode).0.as_secs_f64();
-        return Err(LabError::failed(format!("a fault at {at} s did not happen before the end")));
+    if let Some(fault) = pending_faults.peek() {
+        let fault_seconds = fault.at.for_length(mode).0.as_secs_f64();
+        return Err(LabError::failed(format!("a fault at {fault_seconds} s did not happen before the end")));
     }
-    if let Some(back) = measure_recovery(experiment, mode, &timeline) {
-        let mut put = |metric, value: f64| {
+    if let Some(recovery) = measure_recovery(experiment, mode, &timeline) {
+        let mut push_sample = |metric, value: f64| {
             if value.is_finite() {
                 outcome.samples.entry(metric).or_default().push(value);
             }
         };
-        put(Metric::Surge, back.surge);
-        put(Metric::FirstSecond, back.first_second);
-        if let Some(regained) = back.regained_share {
-            put(Metric::Regained, regained);
+        push_sample(Metric::Surge, recovery.surge);
+        push_sample(Metric::FirstSecond, recovery.first_second);
+        if let Some(regained) = recovery.regained_share {
+            push_sample(Metric::Regained, regained);
         }
     }
-    let measured = &timeline[timeline.len().saturating_sub(batches * parts as usize)..];
-    if let Some(day) = point.scaler.as_ref().and_then(|crew| scaling::rate_scaling(crew, measured)) {
-        let members = measured.iter().filter_map(|tick| Some(tick.roll?.there)).sum::<f64>();
-        let all = [
-            (Metric::Met, day.goal_met),
-            (Metric::Cost, day.cost),
-            (Metric::Members, members / measured.len() as f64),
+    let measured = &timeline[timeline.len().saturating_sub(batches * ticks_per_batch as usize)..];
+    if let Some(rating) = point.scaler.as_ref().and_then(|scaler| scaling::rate_scaling(scaler, measured)) {
+        let member_sum = measured.iter().filter_map(|tick| Some(tick.roll?.there)).sum::<f64>();
+        let scaling_samples = [
+            (Metric::Met, rating.goal_met),
+            (Metric::Cost, rating.cost),
+            (Metric::Members, member_sum / measured.len() as f64),
         ];
-        for (metric, value) in all {
+        for (metric, value) in scaling_samples {
             outcome.samples.entry(metric).or_default().push(value);
         }
     }
     if experiment.needs_request_counts() {
-        let samples = measured.chunks(parts as usize).filter_map(dispersion);
+        let samples = measured.chunks(ticks_per_batch as usize).filter_map(dispersion);
         outcome.samples.entry(Metric::Dispersion).or_default().extend(samples);
-        let samples = measured.chunks(parts as usize).filter_map(swing);
+        let samples = measured.chunks(ticks_per_batch as usize).filter_map(swing);
         outcome.samples.entry(Metric::Swing).or_default().extend(samples);
     }
     outcome.timelines.push(timeline);
-    run.stop()
+    load_clients.stop()
 }
 
 /// Returns the length of a batch in a closed loop with this `cycle` of a client: at least [`CYCLES`] of them,
 /// but at most [`MAX_LENGTHENING`] times the planned length.
-fn batch_length(planned: Duration, cycle: Duration) -> Duration {
-    planned.max((cycle * CYCLES).min(planned * MAX_LENGTHENING))
+fn batch_length(planned_batch: Duration, cycle_time: Duration) -> Duration {
+    planned_batch.max((cycle_time * MIN_BATCH_CYCLES).min(planned_batch * MAX_LENGTHENING))
 }
 
 /// Returns the requests per second of the load's curve at a time since it began; 0 in a closed loop.
-fn rate(experiment: &Experiment, drive: LoadLoop, at: Duration, lasting: LoadDuration) -> f64 {
-    let LoadLoop::Open(rate) = drive else { return 0.0 };
-    let measured = lasting.total.saturating_sub(lasting.warmup).as_secs_f64();
-    rate * experiment.load.curve_at(at.saturating_sub(lasting.warmup).as_secs_f64() / measured)
+fn rate_at(experiment: &Experiment, load_loop: LoadLoop, time: Duration, load_duration: LoadDuration) -> f64 {
+    let LoadLoop::Open(rate) = load_loop else { return 0.0 };
+    let measured = load_duration.total.saturating_sub(load_duration.warmup).as_secs_f64();
+    rate * experiment.load.curve_at(time.saturating_sub(load_duration.warmup).as_secs_f64() / measured)
 }
 
 /// Measurements beside the requests.
 struct SideMeasurements {
     seconds: f64,
-    balancer: f64,
-    host: Option<((f64, f64), (f64, f64))>,
+    balancer_cpu: f64,
+    host_cpu: Option<((f64, f64), (f64, f64))>,
     /// The counters of a lottery's daemons before and after.
     daemon_counters: Option<(DaemonCounters, DaemonCounters)>,
 }
 
 /// Waits for requests in flight.
-fn wait_for_in_flight(run: &LoadClients, timeout: Duration) -> RunRecord {
+fn wait_for_in_flight(load_clients: &LoadClients, timeout: Duration) -> RunRecord {
     let end = Instant::now() + timeout + Duration::from_millis(200);
-    while !run.is_finished() && Instant::now() < end {
-        std::thread::sleep(NAP);
+    while !load_clients.is_finished() && Instant::now() < end {
+        std::thread::sleep(POLL_SLEEP);
     }
-    run.take_record()
+    load_clients.take_record()
 }
 
 /// Adds a sample of every metric that the record supports.
 fn add_samples(
     outcome: &mut PointOutcome,
-    drive: LoadLoop,
+    load_loop: LoadLoop,
     capacity: Option<f64>,
     timeout: Duration,
-    part: &RunRecord,
+    record: &RunRecord,
     tail: &RunRecord,
-    seen: &SideMeasurements,
+    measurements: &SideMeasurements,
 ) {
-    let mut all = part.clone();
-    all.merge(tail);
-    let ended = (all.ok + all.failures() + all.cut) as f64;
-    let failed = |fault| all.failed.get(&fault).copied().unwrap_or(0) as f64;
-    let throughput = part.ok as f64 / seen.seconds;
-    let mut put = |metric, value: f64| {
+    let mut with_tail = record.clone();
+    with_tail.merge(tail);
+    let ended_requests = (with_tail.ok + with_tail.failures() + with_tail.cut) as f64;
+    let failed_requests = |failure| with_tail.failed.get(&failure).copied().unwrap_or(0) as f64;
+    let throughput = record.ok as f64 / measurements.seconds;
+    let mut push_sample = |metric, value: f64| {
         if value.is_finite() {
             outcome.samples.entry(metric).or_default().push(value);
         }
     };
-    put(Metric::Throughput, throughput);
+    push_sample(Metric::Throughput, throughput);
     if let Some(capacity) = capacity {
-        put(Metric::Utilisation, throughput / capacity);
+        push_sample(Metric::Utilisation, throughput / capacity);
     }
-    if ended > 0.0 {
-        put(Metric::P50, all.latency.quantile(0.5).as_secs_f64());
-        put(Metric::P99, all.latency.quantile(0.99).as_secs_f64());
-        put(Metric::Success, all.ok as f64 / ended);
-        put(Metric::TimedOut, (failed(Failure::Timeout) + failed(Failure::ConnectTimeout)) / ended);
-        put(Metric::Refused, (failed(Failure::Status) + failed(Failure::Shed)) / ended);
-        put(Metric::Shed, failed(Failure::Shed) / ended);
-        if all.picks.count() > 0 || failed(Failure::NoPick) > 0.0 {
-            put(Metric::Unpicked, failed(Failure::NoPick) / ended);
+    if ended_requests > 0.0 {
+        push_sample(Metric::P50, with_tail.latency.quantile(0.5).as_secs_f64());
+        push_sample(Metric::P99, with_tail.latency.quantile(0.99).as_secs_f64());
+        push_sample(Metric::Success, with_tail.ok as f64 / ended_requests);
+        push_sample(
+            Metric::TimedOut,
+            (failed_requests(Failure::Timeout) + failed_requests(Failure::ConnectTimeout)) / ended_requests,
+        );
+        push_sample(
+            Metric::Refused,
+            (failed_requests(Failure::Status) + failed_requests(Failure::Shed)) / ended_requests,
+        );
+        push_sample(Metric::Shed, failed_requests(Failure::Shed) / ended_requests);
+        if with_tail.picks.count() > 0 || failed_requests(Failure::NoPick) > 0.0 {
+            push_sample(Metric::Unpicked, failed_requests(Failure::NoPick) / ended_requests);
         }
-        put(Metric::BalancerCpu, seen.balancer / ended * 1e6);
-    } else if part.due > 0 || (matches!(drive, LoadLoop::Closed(_)) && seen.seconds >= timeout.as_secs_f64())
+        push_sample(Metric::BalancerCpu, measurements.balancer_cpu / ended_requests * 1e6);
+    } else if record.due > 0
+        || (matches!(load_loop, LoadLoop::Closed(_)) && measurements.seconds >= timeout.as_secs_f64())
     {
         // Requests were due and none ended: the worst result, not a missing sample. In a closed loop all
         // requests may take longer than a batch.
-        put(Metric::Success, 0.0);
-        put(Metric::P50, timeout.as_secs_f64());
-        put(Metric::P99, timeout.as_secs_f64());
+        push_sample(Metric::Success, 0.0);
+        push_sample(Metric::P50, timeout.as_secs_f64());
+        push_sample(Metric::P99, timeout.as_secs_f64());
     }
-    if all.ok > 0 {
-        put(Metric::Response, mean(&all));
-        if let LoadLoop::Closed(clients) = drive {
-            put(Metric::Speed, clients as f64 / mean(&all));
+    if with_tail.ok > 0 {
+        push_sample(Metric::Response, mean(&with_tail));
+        if let LoadLoop::Closed(clients) = load_loop {
+            push_sample(Metric::Speed, clients as f64 / mean(&with_tail));
         }
     }
-    if matches!(drive, LoadLoop::Open(_)) && part.due > 0 {
-        put(Metric::Delivered, part.ok as f64 / part.due as f64);
+    if matches!(load_loop, LoadLoop::Open(_)) && record.due > 0 {
+        push_sample(Metric::Delivered, record.ok as f64 / record.due as f64);
     }
-    if all.picks.count() > 0 {
-        put(Metric::Pick, all.picks.mean().as_secs_f64());
-        put(Metric::PickP99, all.picks.quantile(0.99).as_secs_f64());
-        put(Metric::TwoMembers, all.duplicate_picks as f64 / all.picks.count() as f64);
+    if with_tail.picks.count() > 0 {
+        push_sample(Metric::Pick, with_tail.picks.mean().as_secs_f64());
+        push_sample(Metric::PickP99, with_tail.picks.quantile(0.99).as_secs_f64());
+        push_sample(Metric::TwoMembers, with_tail.duplicate_picks as f64 / with_tail.picks.count() as f64);
     }
-    if let Some((before, after)) = seen.daemon_counters {
+    if let Some((before, after)) = measurements.daemon_counters {
         let answers = after.answers - before.answers;
-        put(Metric::DaemonBusy, (after.cpu - before.cpu) / seen.seconds);
+        push_sample(Metric::DaemonBusy, (after.cpu - before.cpu) / measurements.seconds);
         if answers > 0.0 {
-            put(Metric::Duplicates, (after.duplicates - before.duplicates) / answers);
-            put(Metric::DaemonCpu, (after.cpu - before.cpu) / answers * 1e6);
+            push_sample(Metric::Duplicates, (after.duplicates - before.duplicates) / answers);
+            push_sample(Metric::DaemonCpu, (after.cpu - before.cpu) / answers * 1e6);
         }
         if after.commit_delay > 0.0 {
-            put(Metric::CommitDelay, after.commit_delay);
+            push_sample(Metric::CommitDelay, after.commit_delay);
         }
     }
-    if let Some(((busy, total), (busy_then, total_then))) = seen.host {
-        put(Metric::HostCpu, (busy_then - busy) / (total_then - total));
+    if let Some(((busy, total), (busy_after, total_after))) = measurements.host_cpu {
+        push_sample(Metric::HostCpu, (busy_after - busy) / (total_after - total));
     }
 }
 

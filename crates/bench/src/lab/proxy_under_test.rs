@@ -24,9 +24,9 @@ mod plimsoll;
 pub(super) use plimsoll::OBJECT_KEY;
 
 /// The time within which it must be ready to use every member.
-const PATIENCE: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum attempts with a port that was free shortly before and then was taken.
-const TRIES: usize = 10;
+const MAX_PORT_TRIES: usize = 10;
 /// The default time between two health checks.
 pub(super) const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -78,7 +78,7 @@ impl ProxyUnderTest {
     /// Starts it on `host` in front of `members`; [`wait_until_ready`](Self::wait_until_ready) waits until it
     /// may use all of them.
     pub(super) fn start(
-        tie: &ProcessLauncher,
+        launcher: &ProcessLauncher,
         balancer: &BalancerSpec,
         settings: &BalancerSettings,
         wiring: ProxyWiring,
@@ -111,16 +111,18 @@ impl ProxyUnderTest {
                 let text = plimsoll::config(&balancer, &settings, &wiring, host, members)?;
                 write(&folder.join("plimsoll.toml"), &text)?;
                 let arguments = ["up", "-c", "plimsoll.toml"].map(str::to_owned);
-                let mut child = ChildProcess::start(tie, name, &tie.program, &arguments, &folder)?;
+                let mut child = ChildProcess::start(launcher, name, &launcher.program, &arguments, &folder)?;
                 let groups = wiring.shared_servers.as_ref().map_or(1, SharedServers::group_count);
-                let (admin, addresses) =
-                    (child.address("admin")?, child.addresses(protocol(&settings, &wiring), groups)?);
+                let (admin, addresses) = (
+                    child.address("admin")?,
+                    child.addresses(listener_protocol(&settings, &wiring), groups)?,
+                );
                 let admin = Some(admin);
                 Self { child: Some(child), balancer, settings, wiring, host, folder, addresses, admin }
             }
             (BalancerKind::Haproxy | BalancerKind::Nginx | BalancerKind::Envoy, _) => {
                 let (child, address, admin) =
-                    start_on_free_ports(tie, &balancer, &settings, members, host, &folder)?;
+                    start_on_free_ports(launcher, &balancer, &settings, members, host, &folder)?;
                 let admin = Some(admin).filter(|_| balancer.kind == BalancerKind::Envoy);
                 let addresses = vec![address];
                 Self { child: Some(child), balancer, settings, wiring, host, folder, addresses, admin }
@@ -174,8 +176,8 @@ impl ProxyUnderTest {
 
     /// Sets the number of autoscaled members.
     pub(super) fn set_member_count(&mut self, count: u32) -> Result<(), LabError> {
-        if let Some(hire) = &mut self.wiring.scaler {
-            hire.count = Some(count);
+        if let Some(scaler_setup) = &mut self.wiring.scaler {
+            scaler_setup.count = Some(count);
         }
         self.set_members(&[])
     }
@@ -194,13 +196,12 @@ impl ProxyUnderTest {
     /// Waits until all members may be used: by the status of plimsoll and Envoy, for the others until a
     /// request has been answered. (Those consider members up from the start.)
     pub(super) fn wait_until_ready(&mut self, members: usize) -> Result<(), LabError> {
-        let end = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + READY_TIMEOUT;
         loop {
             let ready = match self.balancer.kind {
                 BalancerKind::Plimsoll => self.status().is_some_and(|status| match &self.wiring.scaler {
-                    Some(hire) => {
-                        plimsoll::scaled_members(&status).is_some_and(|now| now.serving >= hire.min_members())
-                    }
+                    Some(scaler_setup) => plimsoll::scaled_members(&status)
+                        .is_some_and(|counts| counts.serving >= scaler_setup.min_members()),
                     None => all_up(&status, members),
                 }),
                 BalancerKind::None => true,
@@ -211,9 +212,12 @@ impl ProxyUnderTest {
                 return Ok(());
             }
             self.check_alive()?;
-            if Instant::now() > end {
+            if Instant::now() > deadline {
                 let name = self.balancer.kind.name();
-                return Err(LabError::failed(format!("{name} is not ready after {} s", PATIENCE.as_secs())));
+                return Err(LabError::failed(format!(
+                    "{name} is not ready after {} s",
+                    READY_TIMEOUT.as_secs()
+                )));
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -221,9 +225,9 @@ impl ProxyUnderTest {
 }
 
 /// Returns the protocol of plimsoll's listener.
-fn protocol<'a>(settings: &'a BalancerSettings, wiring: &ProxyWiring) -> &'a str {
-    let own = settings.plimsoll.listener.get("protocol").and_then(toml::Value::as_str);
-    own.unwrap_or_else(|| wiring.protocol.name())
+fn listener_protocol<'a>(settings: &'a BalancerSettings, wiring: &ProxyWiring) -> &'a str {
+    let configured = settings.plimsoll.listener.get("protocol").and_then(toml::Value::as_str);
+    configured.unwrap_or_else(|| wiring.protocol.name())
 }
 
 /// Returns the number of sessions that have left a member of the first group.
@@ -234,26 +238,28 @@ fn sum_moved_sessions(status: &str) -> Option<u64> {
 }
 
 /// Returns the reason why a balancer cannot be run on this machine; `None` if it can.
-pub(super) fn missing_reason(tie: &ProcessLauncher, balancer: &BalancerSpec) -> Option<String> {
-    program(tie, balancer.kind).err().map(|why| why.to_string())
+pub(super) fn missing_reason(launcher: &ProcessLauncher, balancer: &BalancerSpec) -> Option<String> {
+    program_path(launcher, balancer.kind).err().map(|error| error.to_string())
 }
 
-fn program(tie: &ProcessLauncher, kind: BalancerKind) -> Result<PathBuf, LabError> {
+fn program_path(launcher: &ProcessLauncher, kind: BalancerKind) -> Result<PathBuf, LabError> {
     match kind {
-        BalancerKind::None | BalancerKind::Plimsoll | BalancerKind::Lottery => Ok(tie.program.clone()),
+        BalancerKind::None | BalancerKind::Plimsoll | BalancerKind::Lottery => Ok(launcher.program.clone()),
         BalancerKind::Haproxy | BalancerKind::Nginx => find_program(kind.name()),
-        BalancerKind::Envoy => envoy::program(tie),
+        BalancerKind::Envoy => envoy::program(launcher),
     }
 }
 
 /// Returns `true` if each group has `members` members and all of them are up.
 fn all_up(status: &str, members: usize) -> bool {
     let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
-    let up = |group: &serde_json::Value| {
-        let list = group["members"].as_array();
-        list.is_some_and(|list| list.len() == members && list.iter().all(|member| member["state"] == "up"))
+    let all_members_up = |group: &serde_json::Value| {
+        let group_members = group["members"].as_array();
+        group_members.is_some_and(|group_members| {
+            group_members.len() == members && group_members.iter().all(|member| member["state"] == "up")
+        })
     };
-    status["groups"].as_array().is_some_and(|groups| !groups.is_empty() && groups.iter().all(up))
+    status["groups"].as_array().is_some_and(|groups| !groups.is_empty() && groups.iter().all(all_members_up))
 }
 
 /// Sends an HTTP request; returns the body if the status is 200.
@@ -264,13 +270,13 @@ pub(super) fn http_request(address: SocketAddr, method: &str, path: &str) -> std
 /// Sends an HTTP request like [`http_request`], with a time-out for connecting and for each part of the
 /// answer.
 pub(super) fn http_request_within(
-    patience: Duration,
+    timeout: Duration,
     address: SocketAddr,
     method: &str,
     path: &str,
 ) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, patience)?;
-    stream.set_read_timeout(Some(patience))?;
+    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
     let length = if method == "POST" { "content-length: 0\r\n" } else { "" };
     let request = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n{length}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
@@ -285,7 +291,7 @@ pub(super) fn http_request_within(
 /// Starts a program that cannot choose free ports itself, and retries with others until it can bind them.
 /// Returns the addresses for clients and for operators.
 fn start_on_free_ports(
-    tie: &ProcessLauncher,
+    launcher: &ProcessLauncher,
     balancer: &BalancerSpec,
     settings: &BalancerSettings,
     members: &[SocketAddr],
@@ -293,9 +299,9 @@ fn start_on_free_ports(
     folder: &Path,
 ) -> Result<(ChildProcess, SocketAddr, SocketAddr), LabError> {
     let name = balancer.kind.name();
-    let program = program(tie, balancer.kind)?;
-    let mut why = LabError::failed("no port is free");
-    for _ in 0..TRIES {
+    let program = program_path(launcher, balancer.kind)?;
+    let mut failure = LabError::failed("no port is free");
+    for _ in 0..MAX_PORT_TRIES {
         let ports = [TcpListener::bind((host, 0)), TcpListener::bind(("127.0.0.1", 0))];
         let [address, admin] = ports.map(|port| {
             let port = port.and_then(|listener| listener.local_addr());
@@ -320,20 +326,20 @@ fn start_on_free_ports(
                 ["-p", &prefix, "-e", "stderr", "-c", "nginx.conf"].map(str::to_owned).to_vec()
             }
         };
-        let mut child = ChildProcess::start(tie, name, &program, &arguments, folder)?;
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
+        let mut child = ChildProcess::start(launcher, name, &program, &arguments, folder)?;
+        let deadline = Instant::now() + READY_TIMEOUT;
+        while Instant::now() < deadline {
             if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
                 return Ok((child, address, admin));
             }
-            if let Err(ended) = child.check_alive() {
-                why = ended;
+            if let Err(exit_error) = child.check_alive() {
+                failure = exit_error;
                 break;
             }
             std::thread::sleep(POLL_INTERVAL);
         }
     }
-    Err(why)
+    Err(failure)
 }
 
 /// Returns the path of a program, from PATH and from folders that users' paths lack.
@@ -370,15 +376,15 @@ mod tests {
             ..BalancerSettings::default()
         };
         let members = [SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002))];
-        let round: BalancerSpec = "plimsoll:round_robin".parse().unwrap();
+        let round_robin: BalancerSpec = "plimsoll:round_robin".parse().unwrap();
         let host = IpAddr::from([198, 18, 0, 2]);
         let plimsoll = |balancer: &BalancerSpec| {
             plimsoll::config(balancer, &settings, &ProxyWiring::default(), host, &members).unwrap()
         };
-        let tuned = plimsoll(&"plimsoll:least_request(choices=3)".parse().unwrap());
-        assert!(tuned.contains("least_request]\nchoices = 3"), "{tuned}");
-        let text = plimsoll(&round);
-        for part in [
+        let tuned_config = plimsoll(&"plimsoll:least_request(choices=3)".parse().unwrap());
+        assert!(tuned_config.contains("least_request]\nchoices = 3"), "{tuned_config}");
+        let text = plimsoll(&round_robin);
+        for expected in [
             "strategy = \"round_robin\"",
             "max_connections = 7",
             "slow_start = \"3000000us\"",
@@ -389,10 +395,10 @@ mod tests {
             "key = \"path\"",
             "accept_proxy = true",
         ] {
-            assert!(text.contains(part), "{part}: {text}");
+            assert!(text.contains(expected), "{expected}: {text}");
         }
         let text = haproxy::config(&"haproxy".parse().unwrap(), &settings, members[0], &members);
-        for part in [
+        for expected in [
             "balance leastconn",
             "m2 127.0.0.1:4002",
             "maxconn 7 maxqueue 5",
@@ -402,7 +408,7 @@ mod tests {
             "rise 10 observe layer7 error-limit 5",
             "server 1500ms",
         ] {
-            assert!(text.contains(part), "{part}: {text}");
+            assert!(text.contains(expected), "{expected}: {text}");
         }
         let text = nginx::config(&"nginx:round_robin".parse().unwrap(), &settings, members[0], &members);
         assert!(
@@ -431,13 +437,14 @@ mod tests {
             serde_json::json!({ "groups": [{ "members": [member(first), member(second)] }] }).to_string()
         };
         assert!(all_up(&status("up", "up"), 2));
-        let two = |second| {
+        let two_groups = |second| {
             let groups = [status("up", "up"), status("up", second)];
-            let groups = groups
-                .map(|one| serde_json::from_str::<serde_json::Value>(&one).unwrap()["groups"][0].take());
+            let groups = groups.map(|group_status| {
+                serde_json::from_str::<serde_json::Value>(&group_status).unwrap()["groups"][0].take()
+            });
             serde_json::json!({ "groups": groups }).to_string()
         };
-        assert!(all_up(&two("up"), 2) && !all_up(&two("down"), 2));
+        assert!(all_up(&two_groups("up"), 2) && !all_up(&two_groups("down"), 2));
         assert!(
             !all_up(&status("up", "unchecked"), 2) && !all_up(&status("up", "up"), 3) && !all_up("no", 0)
         );

@@ -5,15 +5,15 @@ use super::point::TimelineTick;
 
 /// The seconds beyond its slow start in which a returned member is watched for a surge. They begin when the
 /// member receives the share `USED` of its usual requests again.
-const RETURN: f64 = 5.0;
-const USED: f64 = 0.05;
+const SURGE_SECONDS: f64 = 5.0;
+const USED_SHARE: f64 = 0.05;
 /// The seconds from the beginning of the tick in which its use begins that contain its first whole second of
 /// use.
-const FIRST: f64 = 2.0;
+const FIRST_SECONDS: f64 = 2.0;
 /// The maximum seconds until it is used again. After that and its slow start, its requests are counted for
 /// `COUNTED` seconds.
-const CHECKED: f64 = 10.0;
-const COUNTED: f64 = 5.0;
+const REGAINED_AFTER: f64 = 10.0;
+const REGAINED_SECONDS: f64 = 5.0;
 /// Rates of arrivals at a member after a restart, or after it rejoined the network, over its usual rate
 /// before.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,44 +34,57 @@ pub(super) fn measure_recovery(
     timeline: &[TimelineTick],
 ) -> Option<MemberRecovery> {
     let faults = &experiment.faults;
-    let start = faults.iter().find(|fault| matches!(fault.act, FaultAction::Start | FaultAction::Join))?;
-    let away = if start.act == FaultAction::Start { FaultAction::Kill } else { FaultAction::CutOff };
-    let kill = faults.iter().find(|fault| fault.act == away && fault.member == start.member)?;
-    let seconds = |fault: &FaultInjection| fault.at.for_length(mode).0.as_secs_f64();
-    let name = format!("m{}", start.member);
+    let return_fault =
+        faults.iter().find(|fault| matches!(fault.act, FaultAction::Start | FaultAction::Join))?;
+    let loss_action =
+        if return_fault.act == FaultAction::Start { FaultAction::Kill } else { FaultAction::CutOff };
+    let loss_fault =
+        faults.iter().find(|fault| fault.act == loss_action && fault.member == return_fault.member)?;
+    let fault_seconds = |fault: &FaultInjection| fault.at.for_length(mode).0.as_secs_f64();
+    let name = format!("m{}", return_fault.member);
     // The end, beginning and rate of each tick in which the count is known.
-    let rates: Vec<(f64, f64, f64)> = timeline
+    let arrival_rates: Vec<(f64, f64, f64)> = timeline
         .iter()
         .filter(|tick| tick.seconds > 0.0)
         .filter_map(|t| Some((t.at, t.at - t.seconds, *t.arrived.get(&name)? as f64 / t.seconds)))
         .collect();
-    let mean = |keep: &dyn Fn(f64, f64) -> bool| {
-        let kept: Vec<f64> =
-            rates.iter().filter(|(end, begin, _)| keep(*end, *begin)).map(|(_, _, rate)| *rate).collect();
-        (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
+    let mean_rate = |is_counted: &dyn Fn(f64, f64) -> bool| {
+        let counted_rates: Vec<f64> = arrival_rates
+            .iter()
+            .filter(|(end, begin, _)| is_counted(*end, *begin))
+            .map(|(_, _, rate)| *rate)
+            .collect();
+        (!counted_rates.is_empty()).then(|| counted_rates.iter().sum::<f64>() / counted_rates.len() as f64)
     };
-    let warm = experiment.plan.warmup.for_length(mode).0.as_secs_f64();
-    let usual =
-        mean(&|end, begin| begin >= warm - 0.1 && end <= seconds(kill)).filter(|usual| *usual > 0.0)?;
-    let slow_start = experiment.balancer.slow_start.map_or(0.0, |span| span.0.as_secs_f64());
+    let warmup = experiment.plan.warmup.for_length(mode).0.as_secs_f64();
+    let usual_rate = mean_rate(&|end, begin| begin >= warmup - 0.1 && end <= fault_seconds(loss_fault))
+        .filter(|rate| *rate > 0.0)?;
+    let slow_start = experiment.balancer.slow_start.map_or(0.0, |duration| duration.0.as_secs_f64());
     // The balancer may need time: the first seconds are those in which it uses the member again.
-    let after = || rates.iter().filter(|(end, ..)| *end > seconds(start));
-    let used = after().find(|(_, _, rate)| *rate >= USED * usual).map(|(_, begin, _)| *begin);
+    let rates_after_return = || arrival_rates.iter().filter(|(end, ..)| *end > fault_seconds(return_fault));
+    let used_since = rates_after_return()
+        .find(|(_, _, rate)| *rate >= USED_SHARE * usual_rate)
+        .map(|(_, begin, _)| *begin);
     // The maximum rate within `seconds` from `from`.
-    let most = |from: f64, seconds: f64| {
-        let watched = after().filter(|(_, begin, _)| *begin >= from && *begin < from + seconds);
-        watched.map(|(_, _, rate)| *rate).fold(0.0, f64::max)
+    let max_rate = |since: f64, seconds: f64| {
+        let watched_rates =
+            rates_after_return().filter(|(_, begin, _)| *begin >= since && *begin < since + seconds);
+        watched_rates.map(|(_, _, rate)| *rate).fold(0.0, f64::max)
     };
-    let (surge, first) =
-        used.map_or((0.0, 0.0), |used| (most(used, slow_start + RETURN), most(used, FIRST - 0.1)));
-    let from = seconds(start) + slow_start + CHECKED;
-    let long_enough = rates.last().is_some_and(|(end, ..)| *end >= from + COUNTED - 0.5);
-    let regained = mean(&|end, begin| begin >= from - 0.1 && end <= from + COUNTED + 0.5);
-    let (surge, first) = (surge / usual, first / usual);
+    let (surge, first_second) = used_since.map_or((0.0, 0.0), |since| {
+        (max_rate(since, slow_start + SURGE_SECONDS), max_rate(since, FIRST_SECONDS - 0.1))
+    });
+    let regained_start = fault_seconds(return_fault) + slow_start + REGAINED_AFTER;
+    let long_enough =
+        arrival_rates.last().is_some_and(|(end, ..)| *end >= regained_start + REGAINED_SECONDS - 0.5);
+    let regained_rate = mean_rate(&|end, begin| {
+        begin >= regained_start - 0.1 && end <= regained_start + REGAINED_SECONDS + 0.5
+    });
+    let (surge, first_second) = (surge / usual_rate, first_second / usual_rate);
     Some(MemberRecovery {
         surge,
-        first_second: first,
-        regained_share: regained.filter(|_| long_enough).map(|rate| rate / usual),
+        first_second,
+        regained_share: regained_rate.filter(|_| long_enough).map(|rate| rate / usual_rate),
     })
 }
 
@@ -83,7 +96,7 @@ mod tests {
     use super::*;
     use crate::lab::fixture::TEXT;
 
-    fn faulty() -> Experiment {
+    fn experiment_with_faults() -> Experiment {
         let fault = |act, at| {
             format!(
                 "[[fault]]\nact = \"{act}\"\nat = {{ full = \"{at}s\", quick = \"{at}s\" }}\nmember = 2\n"
@@ -93,7 +106,7 @@ mod tests {
         let text = TEXT.replace("full = \"3s\", quick = \"1s\"", "full = \"15s\", quick = \"15s\"");
         let text = text.replace("full = [0, 2]", "full = [2]").replace("quick = [1]", "quick = [2]");
         let text = format!("{text}{}{}", fault("kill", 4), fault("start", 6));
-        Experiment::parse(&text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+        Experiment::parse(&text).unwrap_or_else(|errors| panic!("{errors:?}"))
     }
 
     /// Arrivals at member 2 in each second.
@@ -110,7 +123,7 @@ mod tests {
     #[test]
     fn a_surge_is_seen_in_the_first_seconds_in_which_the_member_is_used_again() {
         let surge = |arrivals: &[u64]| {
-            measure_recovery(&faulty(), RunLength::Full, &timeline(arrivals)).unwrap().surge
+            measure_recovery(&experiment_with_faults(), RunLength::Full, &timeline(arrivals)).unwrap().surge
         };
         // The first second is the warm-up; the usual rate is 100.
         assert_eq!(surge(&[900, 100, 110, 90, 0, 0, 300, 100, 100]), 3.0);
@@ -118,16 +131,19 @@ mod tests {
         assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]), 1.0);
         assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 0, 0, 0]), 0.0);
         // The slow start is watched to its end.
-        let mut slow = faulty();
-        slow.balancer.slow_start = Some(crate::lab::experiment::DurationValue(Duration::from_secs(3)));
-        let late = timeline(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]);
-        assert_eq!(measure_recovery(&slow, RunLength::Full, &late).unwrap().surge, 4.0);
+        let mut with_slow_start = experiment_with_faults();
+        with_slow_start.balancer.slow_start =
+            Some(crate::lab::experiment::DurationValue(Duration::from_secs(3)));
+        let late_surge = timeline(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]);
+        assert_eq!(measure_recovery(&with_slow_start, RunLength::Full, &late_surge).unwrap().surge, 4.0);
     }
 
     #[test]
     fn the_first_second_is_that_in_which_it_is_used_again() {
         let first = |arrivals: &[u64]| {
-            measure_recovery(&faulty(), RunLength::Full, &timeline(arrivals)).unwrap().first_second
+            measure_recovery(&experiment_with_faults(), RunLength::Full, &timeline(arrivals))
+                .unwrap()
+                .first_second
         };
         // A tick whose end alone has arrivals, and the one after that.
         assert_eq!(first(&[900, 100, 110, 90, 0, 0, 0, 30, 320, 100]), 3.2);
@@ -137,28 +153,35 @@ mod tests {
 
     #[test]
     fn one_that_joins_the_network_again_returns_as_well() {
-        let mut cut = faulty();
-        cut.faults[0].act = FaultAction::CutOff;
-        cut.faults[1].act = FaultAction::Join;
+        let mut with_cut_off = experiment_with_faults();
+        with_cut_off.faults[0].act = FaultAction::CutOff;
+        with_cut_off.faults[1].act = FaultAction::Join;
         let surge = |experiment: &Experiment| {
             measure_recovery(experiment, RunLength::Full, &timeline(&[900, 100, 100, 100, 0, 0, 250, 100]))
         };
-        assert_eq!(surge(&cut).unwrap().surge, 2.5);
+        assert_eq!(surge(&with_cut_off).unwrap().surge, 2.5);
         // A restart is not the return from a cut-off.
-        cut.faults[1].act = FaultAction::Start;
-        assert_eq!(surge(&cut), None);
+        with_cut_off.faults[1].act = FaultAction::Start;
+        assert_eq!(surge(&with_cut_off), None);
     }
 
     #[test]
     fn a_member_that_never_gets_its_requests_back_is_told() {
         let regained = |after: [u64; 15]| {
-            let arrivals = [[900, 100, 110, 90, 0, 0].as_slice(), &after].concat();
-            measure_recovery(&faulty(), RunLength::Full, &timeline(&arrivals)).unwrap().regained_share
+            let all_arrivals = [[900, 100, 110, 90, 0, 0].as_slice(), &after].concat();
+            measure_recovery(&experiment_with_faults(), RunLength::Full, &timeline(&all_arrivals))
+                .unwrap()
+                .regained_share
         };
         assert_eq!(regained([0; 15]), Some(0.0));
         assert_eq!(regained([1, 2, 5, 100, 100, 100, 100, 100, 100, 100, 90, 90, 90, 90, 90]), Some(0.9));
         // The run ended too early.
-        let short = timeline(&[900, 100, 110, 90, 0, 0, 100, 100, 100]);
-        assert_eq!(measure_recovery(&faulty(), RunLength::Full, &short).unwrap().regained_share, None);
+        let short_timeline = timeline(&[900, 100, 110, 90, 0, 0, 100, 100, 100]);
+        assert_eq!(
+            measure_recovery(&experiment_with_faults(), RunLength::Full, &short_timeline)
+                .unwrap()
+                .regained_share,
+            None
+        );
     }
 }

@@ -77,8 +77,8 @@ pub fn write(folder: &Path) -> Result<RunReport, LabError> {
     let mut expected = run.points;
     let planned = plan::points(&experiment, run.mode());
     for point in &planned {
-        if let Some(why) = run.skip_reason(&point.levels) {
-            table.push_skipped(point.levels.clone(), why);
+        if let Some(reason) = run.skip_reason(&point.levels) {
+            table.push_skipped(point.levels.clone(), reason);
             expected = expected.saturating_sub(1);
         }
     }
@@ -100,8 +100,8 @@ pub fn write(folder: &Path) -> Result<RunReport, LabError> {
         }
     });
     let claims: Vec<DecidedClaim> = claims.collect();
-    let late = points.iter().filter(|point| point.outcome.is_late());
-    let invalid: Vec<String> = late.map(|point| format_levels(&point.levels)).collect();
+    let late_points = points.iter().filter(|point| point.outcome.is_late());
+    let invalid: Vec<String> = late_points.map(|point| format_levels(&point.levels)).collect();
     let report = RunReport {
         version: store::VERSION,
         name: run.name.clone(),
@@ -119,15 +119,21 @@ pub fn write(folder: &Path) -> Result<RunReport, LabError> {
         page: folder.join("report.html"),
     };
     let mut figures = String::new();
-    for drawn in &experiment.figures {
-        let chart = figure::chart(drawn, &experiment, &points, &table);
+    for figure_settings in &experiment.figures {
+        let chart = figure::chart(figure_settings, &experiment, &points, &table);
         let svg = chart.svg();
-        store::write_text(&folder.join(format!("{}.svg", drawn.name)), &svg)?;
-        let paper = labelled_paragraphs("The paper: ", &drawn.paper);
-        let few = if chart.series.is_empty() { "No point of it has been measured yet. " } else { "" };
-        let what =
-            if figure::is_over_time(drawn) { "Mean of the repetitions, second by second. " } else { "" };
-        let _ = writeln!(figures, "<figure>{svg}<figcaption>{few}{what}{paper}</figcaption></figure>");
+        store::write_text(&folder.join(format!("{}.svg", figure_settings.name)), &svg)?;
+        let paper = labelled_paragraphs("The paper: ", &figure_settings.paper);
+        let empty_note = if chart.series.is_empty() { "No point of it has been measured yet. " } else { "" };
+        let time_note = if figure::is_over_time(figure_settings) {
+            "Mean of the repetitions, second by second. "
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            figures,
+            "<figure>{svg}<figcaption>{empty_note}{time_note}{paper}</figcaption></figure>"
+        );
     }
     let body = [
         head(&run, &experiment, &report, points.iter().map(|point| point.outcome.again).sum()),
@@ -142,7 +148,7 @@ pub fn write(folder: &Path) -> Result<RunReport, LabError> {
     Ok(report)
 }
 
-fn head(run: &RunFile, experiment: &Experiment, report: &RunReport, again: u32) -> String {
+fn head(run: &RunFile, experiment: &Experiment, report: &RunReport, retried_repetitions: u32) -> String {
     let mut out = format!(
         "<h1>{}</h1>\n<p class=\"dim\">{} · {} run · {} of {} points · {} · plimsoll {}</p>\n",
         escape(&experiment.title),
@@ -153,22 +159,27 @@ fn head(run: &RunFile, experiment: &Experiment, report: &RunReport, again: u32) 
         escape(&run.machine),
         escape(&run.program)
     );
-    if let Some(why) = &report.skipped {
-        let why = escape(why);
+    if let Some(reason) = &report.skipped {
+        let reason = escape(reason);
         let _ =
-            writeln!(out, "<p class=\"bad\">SKIPPED: {why}. Nothing was run and no claim is decided.</p>");
+            writeln!(out, "<p class=\"bad\">SKIPPED: {reason}. Nothing was run and no claim is decided.</p>");
     } else {
-        let held = report.claims.iter().filter(|claim| claim.pass).count();
+        let passed = report.claims.iter().filter(|claim| claim.pass).count();
         let class = if report.pass { "good" } else { "bad" };
-        let open = report.claims.iter().filter(|claim| !claim.decided).count();
-        let open = if open > 0 { format!(", {open} not decided") } else { String::new() };
-        let _ = writeln!(out, "<p class=\"{class}\">{held} of {} claims hold{open}</p>", report.claims.len());
-    }
-    for (balancer, why) in &report.missing {
-        let (balancer, why) = (escape(balancer), escape(why));
+        let undecided_count = report.claims.iter().filter(|claim| !claim.decided).count();
+        let undecided_note =
+            if undecided_count > 0 { format!(", {undecided_count} not decided") } else { String::new() };
         let _ = writeln!(
             out,
-            "<p class=\"bad\">SKIPPED: {balancer}: {why}. No claim that needs it is decided.</p>"
+            "<p class=\"{class}\">{passed} of {} claims hold{undecided_note}</p>",
+            report.claims.len()
+        );
+    }
+    for (balancer, reason) in &report.missing {
+        let (balancer, reason) = (escape(balancer), escape(reason));
+        let _ = writeln!(
+            out,
+            "<p class=\"bad\">SKIPPED: {balancer}: {reason}. No claim that needs it is decided.</p>"
         );
     }
     if report.skipped.is_none() && report.points.0 < report.points.1 {
@@ -184,10 +195,10 @@ fn head(run: &RunFile, experiment: &Experiment, report: &RunReport, again: u32) 
             MIN_PUNCTUALITY * 100.0
         );
     }
-    if again > 0 {
+    if retried_repetitions > 0 {
         let _ = writeln!(
             out,
-            "<p>Run again because requests left late, and not counted: {again} repetitions.</p>"
+            "<p>Run again because requests left late, and not counted: {retried_repetitions} repetitions.</p>"
         );
     }
     if !experiment.paper.is_empty() {
@@ -210,7 +221,7 @@ fn verdicts(report: &RunReport) -> String {
                    holds</th><th class=\"text\">decided by</th></tr>\n"
         .to_owned();
     for claim in &report.claims {
-        let (class, word) = match (claim.pass, claim.decided, claim.required) {
+        let (class, outcome) = match (claim.pass, claim.decided, claim.required) {
             (true, ..) => ("good", "✔ pass"),
             (false, false, _) => ("dim", "? not decided"),
             (false, true, true) => ("bad", "✘ FAIL"),
@@ -221,7 +232,7 @@ fn verdicts(report: &RunReport) -> String {
         let _ = writeln!(
             out,
             "<tr><td class=\"text\">{}<span class=\"dim\">{paper}</span></td><td class=\"text {class}\" \
-             style=\"white-space:nowrap\">{word}</td>\
+             style=\"white-space:nowrap\">{outcome}</td>\
              <td class=\"text\">{}</td></tr>",
             escape(&claim.says),
             numbers.join("<br>")
@@ -277,25 +288,25 @@ fn numbers(table: &EstimateTable, points: &[PointFile]) -> String {
         Metric::Cost,
         Metric::Members,
     ];
-    let found: Vec<(Metric, Vec<_>)> =
+    let metric_values: Vec<(Metric, Vec<_>)> =
         metrics.map(|metric| (metric, table.values(metric, |_| true).collect())).into_iter().collect();
-    let shown_ones: Vec<_> = found.iter().filter(|(_, values)| !values.is_empty()).collect();
+    let shown_metrics: Vec<_> = metric_values.iter().filter(|(_, values)| !values.is_empty()).collect();
     let mut out =
         "<h2>Numbers</h2>\n<details><summary>All points, with 95 % confidence intervals</summary>\n<div \
                    class=\"scroll\"><table>\n<tr><th class=\"text\">point</th>"
             .to_owned();
-    for (metric, _) in &shown_ones {
+    for (metric, _) in &shown_metrics {
         let _ = write!(out, "<th>{}</th>", escape(metric.label()));
     }
     out += "</tr>\n";
     for point in points {
         let _ = write!(out, "<tr><td class=\"text\">{}</td>", escape(&format_levels(&point.levels)));
-        for (_, values) in &shown_ones {
-            let own: Option<&(_, Estimate)> = values.iter().find(|(levels, _)| **levels == point.levels);
+        for (_, values) in &shown_metrics {
+            let value: Option<&(_, Estimate)> = values.iter().find(|(levels, _)| **levels == point.levels);
             let _ = write!(
                 out,
                 "<td>{}</td>",
-                own.map_or_else(String::new, |(_, estimate)| format_estimate(estimate))
+                value.map_or_else(String::new, |(_, estimate)| format_estimate(estimate))
             );
         }
         out += "</tr>\n";
@@ -306,15 +317,16 @@ fn numbers(table: &EstimateTable, points: &[PointFile]) -> String {
 fn origin(run: &RunFile, experiment: &Experiment) -> String {
     let mode = run.mode();
     let plan = &experiment.plan;
-    let turns = if plan.interleaved { ", the balancers in turn" } else { "" };
-    let closed = |point: &plan::ExperimentPoint| matches!(point.load, plan::OfferedLoad::Concurrency(_));
-    let longer = match plan::points(experiment, mode).iter().any(closed) {
+    let interleaving_note = if plan.interleaved { ", the balancers in turn" } else { "" };
+    let is_closed_loop =
+        |point: &plan::ExperimentPoint| matches!(point.load, plan::OfferedLoad::Concurrency(_));
+    let lengthening_note = match plan::points(experiment, mode).iter().any(is_closed_loop) {
         true => " (both longer where clients take long to go around)",
         false => "",
     };
     format!(
-        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches{turns}, after {} s of \
-         warm-up{longer}; the \
+        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches{interleaving_note}, after {} s of \
+         warm-up{lengthening_note}; the \
          samples of all of them give the intervals (Student's t). The load came from this program's own \
          generator, \
          in a process apart from balancer and members, on the same machine. The run took {:.0} s.</p>\n\
@@ -331,12 +343,12 @@ fn origin(run: &RunFile, experiment: &Experiment) -> String {
     )
 }
 
-fn labelled_paragraphs(what: &str, text: &str) -> String {
-    if text.trim().is_empty() { String::new() } else { format!("{what}{}", escape(text.trim())) }
+fn labelled_paragraphs(label: &str, text: &str) -> String {
+    if text.trim().is_empty() { String::new() } else { format!("{label}{}", escape(text.trim())) }
 }
 
 /// Splits a text at empty lines and joins the lines of each part.
 fn paragraphs(text: &str) -> Vec<String> {
-    let joined = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
-    text.split("\n\n").map(joined).filter(|part| !part.is_empty()).collect()
+    let join_words = |paragraph: &str| paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.split("\n\n").map(join_words).filter(|paragraph| !paragraph.is_empty()).collect()
 }

@@ -66,51 +66,57 @@ impl Runner {
     /// # Errors
     /// Fails if the binary cannot be read, another run writes into the folder, or the folder holds a
     /// different run.
-    pub fn new(order: RunParameters) -> Result<Self, LabError> {
-        let lock = lock(&order.folder)?;
-        let points = plan::points(&order.experiment, order.mode);
+    pub fn new(parameters: RunParameters) -> Result<Self, LabError> {
+        let lock = lock(&parameters.folder)?;
+        let points = plan::points(&parameters.experiment, parameters.mode);
         let mut file = RunFile {
             version: store::VERSION,
-            name: order.name.clone(),
-            mode: order.mode.name().to_owned(),
-            experiment: order.text.clone(),
-            experiment_sha256: store::sha256(order.text.as_bytes()),
-            binary_sha256: store::file_sha256(&order.launcher.program)?,
-            program: order.program_version.clone(),
-            machine: machine(),
+            name: parameters.name.clone(),
+            mode: parameters.mode.name().to_owned(),
+            experiment: parameters.text.clone(),
+            experiment_sha256: store::sha256(parameters.text.as_bytes()),
+            binary_sha256: store::file_sha256(&parameters.launcher.program)?,
+            program: parameters.program_version.clone(),
+            machine: describe_machine(),
             began: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             points: points.len(),
             ..RunFile::default()
         };
         let mut done = vec![false; points.len()];
-        if order.resume && order.folder.join("run.json").exists() {
-            let old = RunFile::read(&order.folder)?;
-            let differences = differences(&old, &file);
+        if parameters.resume && parameters.folder.join("run.json").exists() {
+            let previous = RunFile::read(&parameters.folder)?;
+            let differences = differences(&previous, &file);
             if !differences.is_empty() {
                 return Err(LabError::Refused(format!(
                     "the run in {} cannot be resumed: it was made with another {}; without --resume it is \
                      moved aside \
                      and a new one begins",
-                    order.folder.display(),
+                    parameters.folder.display(),
                     differences.join(" and another ")
                 )));
             }
-            file = old;
-            for (index, wanted) in points.iter().enumerate() {
-                let folder = store::point_folder(&order.folder, index, &wanted.levels);
-                let same = |old: &PointFile| old.fingerprint == file.fingerprint(&wanted.levels);
+            file = previous;
+            for (index, point) in points.iter().enumerate() {
+                let folder = store::point_folder(&parameters.folder, index, &point.levels);
+                let has_same_fingerprint =
+                    |point_file: &PointFile| point_file.fingerprint == file.fingerprint(&point.levels);
                 // A point with a late load was invalid: it is repeated.
-                let valid = |old: &PointFile| !old.outcome.is_late();
-                done[index] = PointFile::read(&folder).is_ok_and(|old| same(&old) && valid(&old));
+                let is_valid = |point_file: &PointFile| !point_file.outcome.is_late();
+                done[index] = PointFile::read(&folder)
+                    .is_ok_and(|point_file| has_same_fingerprint(&point_file) && is_valid(&point_file));
             }
         }
-        Ok(Self { parameters: order, file, points, done, _lock: lock })
+        Ok(Self { parameters, file, points, done, _lock: lock })
     }
 
     /// Returns the remaining work.
     pub fn budget(&self) -> RunBudget {
-        let done = self.done.iter().filter(|done| **done).count();
-        RunBudget { points: self.points.len(), done, time: self.planned(|index| !self.done[index]) }
+        let done_count = self.done.iter().filter(|done| **done).count();
+        RunBudget {
+            points: self.points.len(),
+            done: done_count,
+            time: self.estimated_time(|index| !self.done[index]),
+        }
     }
 
     /// Runs the remaining points. If this machine cannot have the experiment's network, it runs none and
@@ -119,18 +125,21 @@ impl Runner {
     /// # Errors
     /// Fails if a process, a file or the load fails, or `watch` interrupts the run. Completed points are
     /// kept.
-    pub fn run(mut self, watch: &mut dyn RunObserver) -> Result<(), LabError> {
+    pub fn run(mut self, observer: &mut dyn RunObserver) -> Result<(), LabError> {
         let start = Instant::now();
-        let took = self.file.took;
+        let previous_seconds = self.file.took;
         let folder = self.parameters.folder.clone();
         self.file.skipped = network::missing_reason(&self.parameters.experiment.network);
         if !self.done.contains(&true) {
             // Files of an earlier run would be taken for those of this one.
-            if let Some(place) = move_aside(&folder)? {
-                watch.on_calibration(&format!("what an earlier run measured is now in {}", place.display()));
+            if let Some(old_folder) = move_aside(&folder)? {
+                observer.on_calibration(&format!(
+                    "what an earlier run measured is now in {}",
+                    old_folder.display()
+                ));
             }
             clear(&folder)?;
-            make(&folder)?;
+            create_folder(&folder)?;
             store::write_text(&folder.join("experiment.toml"), &self.parameters.text)?;
             if self.parameters.experiment.load.workload.is_some() {
                 store::write_text(&folder.join("access.log"), &load_driver::replay_log())?;
@@ -140,34 +149,50 @@ impl Runner {
             return self.file.write(&folder);
         }
         if !self.done.contains(&true) {
-            let aside = folder.join("before");
-            make(&aside)?;
-            let order = &self.parameters;
-            self.file.before =
-                Calibration::measure(&order.launcher, &order.experiment, &self.points, &aside, watch)?;
+            let calibration_folder = folder.join("before");
+            create_folder(&calibration_folder)?;
+            let parameters = &self.parameters;
+            self.file.before = Calibration::measure(
+                &parameters.launcher,
+                &parameters.experiment,
+                &self.points,
+                &calibration_folder,
+                observer,
+            )?;
             self.file.write(&folder)?;
         }
-        let began = Instant::now();
-        let first = self.done.clone();
+        let points_started_at = Instant::now();
+        let initially_done = self.done.clone();
         let skipped = self.find_missing();
-        for (name, why) in &self.file.missing {
-            watch
-                .on_calibration(&format!("SKIPPED: {name}: {why}; what it is compared with stays undecided"));
+        for (name, reason) in &self.file.missing {
+            observer.on_calibration(&format!(
+                "SKIPPED: {name}: {reason}; what it is compared with stays undecided"
+            ));
         }
         self.file.write(&folder)?;
-        for heat in self.run_groups() {
+        for group in self.run_groups() {
             // The estimate for the rest is scaled by the ratio of actual to planned time so far.
-            let (so_far, rest) =
-                (self.planned(|n| !first[n] && self.done[n]), self.planned(|n| !skipped[n] && !self.done[n]));
-            let slower =
-                if so_far.is_zero() { 1.0 } else { began.elapsed().as_secs_f64() / so_far.as_secs_f64() };
-            let done = self.done.iter().filter(|done| **done).count();
-            watch.on_point_start(done, self.points.len(), rest.mul_f64(slower), &self.heat_name(&heat));
-            for (index, file) in self.run_group(&heat, watch)? {
-                watch.on_point_end(&table::format_levels(&file.levels), &headline(&file));
+            let (done_time, remaining_time) = (
+                self.estimated_time(|n| !initially_done[n] && self.done[n]),
+                self.estimated_time(|n| !skipped[n] && !self.done[n]),
+            );
+            let slowdown = if done_time.is_zero() {
+                1.0
+            } else {
+                points_started_at.elapsed().as_secs_f64() / done_time.as_secs_f64()
+            };
+            let done_count = self.done.iter().filter(|done| **done).count();
+            observer.on_point_start(
+                done_count,
+                self.points.len(),
+                remaining_time.mul_f64(slowdown),
+                &self.group_name(&group),
+            );
+            for (index, file) in self.run_group(&group, observer)? {
+                observer.on_point_end(&table::format_levels(&file.levels), &headline(&file));
                 self.done[index] = true;
             }
-            self.file.took = took + start.elapsed().as_secs_f64();
+            self.file.took = previous_seconds + start.elapsed().as_secs_f64();
             self.file.write(&folder)?;
         }
         Ok(())
@@ -178,11 +203,13 @@ impl Runner {
         self.file.missing.clear();
         for point in &self.points {
             let Some(level) = point.levels.get(&Factor::Balancer) else { continue };
-            let tie = &self.parameters.launcher;
+            let launcher = &self.parameters.launcher;
             let side_car =
-                || point.side_cars.then(|| side_car::missing_reason(tie, point.protocol)).flatten();
-            if let Some(why) = proxy_under_test::missing_reason(tie, &point.balancer).or_else(side_car) {
-                self.file.missing.insert(level.to_string(), why);
+                || point.side_cars.then(|| side_car::missing_reason(launcher, point.protocol)).flatten();
+            if let Some(reason) =
+                proxy_under_test::missing_reason(launcher, &point.balancer).or_else(side_car)
+            {
+                self.file.missing.insert(level.to_string(), reason);
             }
         }
         self.points.iter().map(|point| self.file.skip_reason(&point.levels).is_some()).collect()
@@ -190,68 +217,71 @@ impl Runner {
 
     /// Returns the remaining points; those with interleaved repetitions are grouped.
     fn run_groups(&self) -> Vec<Vec<usize>> {
-        let mut heats: Vec<Vec<usize>> = Vec::new();
+        let mut groups: Vec<Vec<usize>> = Vec::new();
         for (index, point) in self.points.iter().enumerate() {
             if self.done[index] || self.file.skip_reason(&point.levels).is_some() {
                 continue;
             }
-            let rival = |heat: &&mut Vec<usize>| {
-                plan::differ_in_balancer(&self.points[heat[0]].levels, &point.levels)
+            let is_rival_group = |group: &&mut Vec<usize>| {
+                plan::differ_in_balancer(&self.points[group[0]].levels, &point.levels)
             };
-            let heat = heats.iter_mut().find(rival).filter(|_| self.parameters.experiment.plan.interleaved);
-            match heat {
-                Some(heat) => heat.push(index),
-                None => heats.push(vec![index]),
+            let rival_group = groups
+                .iter_mut()
+                .find(is_rival_group)
+                .filter(|_| self.parameters.experiment.plan.interleaved);
+            match rival_group {
+                Some(group) => group.push(index),
+                None => groups.push(vec![index]),
             }
         }
-        heats
+        groups
     }
 
-    fn heat_name(&self, heat: &[usize]) -> String {
-        let levels = &self.points[heat[0]].levels;
-        if heat.len() == 1 {
+    fn group_name(&self, group: &[usize]) -> String {
+        let levels = &self.points[group[0]].levels;
+        if group.len() == 1 {
             return table::format_levels(levels);
         }
-        let mut rest = levels.clone();
-        rest.remove(&Factor::Balancer);
-        format!("{} balancers in turn, {}", heat.len(), table::format_levels(&rest))
+        let mut common_levels = levels.clone();
+        common_levels.remove(&Factor::Balancer);
+        format!("{} balancers in turn, {}", group.len(), table::format_levels(&common_levels))
     }
 
     /// Returns the planned time of the points that `which` selects.
-    fn planned(&self, which: impl Fn(usize) -> bool) -> Duration {
+    fn estimated_time(&self, is_included: impl Fn(usize) -> bool) -> Duration {
         let points =
-            self.points.iter().enumerate().filter(|(index, _)| which(*index)).map(|(_, point)| point);
+            self.points.iter().enumerate().filter(|(index, _)| is_included(*index)).map(|(_, point)| point);
         plan::estimated_time(&self.parameters.experiment, self.parameters.mode, points)
     }
 
     /// Runs these points, interleaved by repetition; the order rotates each time.
     fn run_group(
         &self,
-        heat: &[usize],
-        watch: &mut dyn RunObserver,
+        group: &[usize],
+        observer: &mut dyn RunObserver,
     ) -> Result<Vec<(usize, PointFile)>, LabError> {
-        let order = &self.parameters;
+        let parameters = &self.parameters;
         let mut outcomes = Vec::new();
-        for index in heat {
+        for index in group {
             clear(&self.folder(*index))?;
-            make(&self.folder(*index))?;
+            create_folder(&self.folder(*index))?;
             outcomes.push(PointOutcome::new());
         }
-        for repetition in 1..=plan::repetitions(&order.experiment, order.mode) {
-            for turn in 0..heat.len() {
-                let turn = (turn + repetition - 1) % heat.len();
-                outcomes[turn].merge(self.repetition(heat[turn], repetition, watch)?);
+        for repetition in 1..=plan::repetitions(&parameters.experiment, parameters.mode) {
+            for position in 0..group.len() {
+                let position = (position + repetition - 1) % group.len();
+                outcomes[position].merge(self.repetition(group[position], repetition, observer)?);
             }
         }
         let mut files = Vec::new();
-        for (index, outcome) in heat.iter().zip(outcomes) {
+        for (index, outcome) in group.iter().zip(outcomes) {
             let (levels, folder) = (&self.points[*index].levels, self.folder(*index));
-            let model = order.experiment.model.as_ref();
+            let model = parameters.experiment.model.as_ref();
             let point = &self.points[*index];
-            let wire = self.file.before.wires.get(point.protocol.name()).copied().unwrap_or_default();
-            let predicted = model.map(|model| model.get_ref().predict(point, wire)).transpose();
+            let wire_times = self.file.before.wires.get(point.protocol.name()).copied().unwrap_or_default();
+            let predicted = model.map(|model| model.get_ref().predict(point, wire_times)).transpose();
             let predicted = predicted
-                .map_err(|why| LabError::failed(format!("{}: {why}", table::format_levels(levels))))?;
+                .map_err(|reason| LabError::failed(format!("{}: {reason}", table::format_levels(levels))))?;
             let file = PointFile {
                 version: store::VERSION,
                 levels: levels.clone(),
@@ -272,37 +302,37 @@ impl Runner {
     fn repetition(
         &self,
         index: usize,
-        number: usize,
-        watch: &mut dyn RunObserver,
+        repetition: usize,
+        observer: &mut dyn RunObserver,
     ) -> Result<PointOutcome, LabError> {
-        let (order, point, folder) = (&self.parameters, &self.points[index], self.folder(index));
-        let mut again = 0;
+        let (parameters, point, folder) = (&self.parameters, &self.points[index], self.folder(index));
+        let mut retries = 0;
         loop {
-            let mut outcome = PointOutcome { again, ..PointOutcome::new() };
-            let before = &self.file.before;
+            let mut outcome = PointOutcome { again: retries, ..PointOutcome::new() };
+            let calibration = &self.file.before;
             point::run_repetition(
-                &order.launcher,
-                &order.experiment,
-                order.mode,
+                &parameters.launcher,
+                &parameters.experiment,
+                parameters.mode,
                 point,
-                number,
-                before,
+                repetition,
+                calibration,
                 &folder,
                 &mut outcome,
-                watch,
+                observer,
             )
-            .map_err(|trouble| match trouble {
-                LabError::Failed(why) => LabError::failed(format!(
-                    "{}: {why}; logs are in {}",
+            .map_err(|error| match error {
+                LabError::Failed(reason) => LabError::failed(format!(
+                    "{}: {reason}; logs are in {}",
                     table::format_levels(&point.levels),
                     folder.display()
                 )),
                 other => other,
             })?;
-            if !outcome.is_late() || again == AGAIN {
+            if !outcome.is_late() || retries == MAX_RETRIES {
                 return Ok(outcome);
             }
-            again += 1;
+            retries += 1;
         }
     }
 
@@ -312,25 +342,25 @@ impl Runner {
 }
 
 /// The maximum number of repeats of a repetition.
-const AGAIN: u32 = 2;
+const MAX_RETRIES: u32 = 2;
 
 /// Returns the main numbers of a point in one line.
 fn headline(file: &PointFile) -> String {
     let metrics = [Metric::Throughput, Metric::Response, Metric::Success, Metric::Surge];
-    let parts = metrics.into_iter().filter_map(|metric| {
+    let measured = metrics.into_iter().filter_map(|metric| {
         let estimate = Estimate::of(file.outcome.samples.get(&metric)?)?;
         Some(format!("{} {}", metric.name(), claim::format_estimate(&estimate)))
     });
-    let mut parts: Vec<String> = parts.collect();
-    for (column, said) in &file.predicted {
-        if let Some((mean, _)) = said.values.get(&Metric::Response) {
+    let mut parts: Vec<String> = measured.collect();
+    for (column, prediction) in &file.predicted {
+        if let Some((mean, _)) = prediction.values.get(&Metric::Response) {
             parts.push(format!("{} {}", column.name(), claim::format_number(*mean)));
         }
     }
     match file.outcome.again {
         0 => {}
         1 => parts.push("one repetition run again: requests left late".to_owned()),
-        many => parts.push(format!("{many} repetitions run again: requests left late")),
+        count => parts.push(format!("{count} repetitions run again: requests left late")),
     }
     if file.outcome.is_late() {
         parts.push(format!("INVALID: only {:.1} % left on time", file.outcome.punctuality * 100.0));
@@ -338,26 +368,26 @@ fn headline(file: &PointFile) -> String {
     parts.join(", ")
 }
 
-fn make(folder: &Path) -> Result<(), LabError> {
+fn create_folder(folder: &Path) -> Result<(), LabError> {
     fs::create_dir_all(folder).map_err(|error| store::io_error("make", folder, &error))
 }
 
 /// Returns the differences that prevent one run from continuing another.
-fn differences(old: &RunFile, new: &RunFile) -> Vec<&'static str> {
+fn differences(previous: &RunFile, current: &RunFile) -> Vec<&'static str> {
     let pairs = [
-        (old.experiment_sha256 != new.experiment_sha256, "experiment file"),
-        (old.binary_sha256 != new.binary_sha256, "binary"),
-        (old.mode != new.mode, "length"),
-        (old.version != new.version, "version of the files"),
+        (previous.experiment_sha256 != current.experiment_sha256, "experiment file"),
+        (previous.binary_sha256 != current.binary_sha256, "binary"),
+        (previous.mode != current.mode, "length"),
+        (previous.version != current.version, "version of the files"),
     ];
-    pairs.into_iter().filter_map(|(differs, what)| differs.then_some(what)).collect()
+    pairs.into_iter().filter_map(|(differs, difference)| differs.then_some(difference)).collect()
 }
 
 /// Locks a file beside the folder, which itself may be moved.
 fn lock(folder: &Path) -> Result<File, LabError> {
     let path = sibling_path(folder, "lock");
     if let Some(parent) = path.parent() {
-        make(parent)?;
+        create_folder(parent)?;
     }
     let file = File::create(&path).map_err(|error| store::io_error("write", &path, &error))?;
     match file.try_lock() {
@@ -371,9 +401,9 @@ fn lock(folder: &Path) -> Result<File, LabError> {
 }
 
 /// Returns `folder.ending`.
-fn sibling_path(folder: &Path, ending: &str) -> PathBuf {
+fn sibling_path(folder: &Path, suffix: &str) -> PathBuf {
     let mut path = folder.as_os_str().to_owned();
-    path.push(format!(".{ending}"));
+    path.push(format!(".{suffix}"));
     path.into()
 }
 
@@ -385,21 +415,21 @@ fn move_aside(folder: &Path) -> Result<Option<PathBuf>, LabError> {
         return Ok(None);
     }
     let mut number = 1;
-    let mut place = sibling_path(folder, "1");
-    while place.exists() {
+    let mut aside = sibling_path(folder, "1");
+    while aside.exists() {
         number += 1;
-        place = sibling_path(folder, &number.to_string());
+        aside = sibling_path(folder, &number.to_string());
     }
-    fs::rename(folder, &place).map_err(|error| store::io_error("move", folder, &error))?;
-    Ok(Some(place))
+    fs::rename(folder, &aside).map_err(|error| store::io_error("move", folder, &error))?;
+    Ok(Some(aside))
 }
 
 /// Removes a folder that an earlier run created, and no other.
 fn clear(folder: &Path) -> Result<(), LabError> {
-    let ours = folder.join("run.json").exists() || folder.join("experiment.toml").exists();
-    let inside = folder.parent().is_some_and(|parent| parent.ends_with("points"));
-    let empty = fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
-    if !ours && !inside && !empty {
+    let is_run_folder = folder.join("run.json").exists() || folder.join("experiment.toml").exists();
+    let is_point_folder = folder.parent().is_some_and(|parent| parent.ends_with("points"));
+    let is_empty = fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
+    if !is_run_folder && !is_point_folder && !is_empty {
         return Err(LabError::failed(format!(
             "{} holds something else than a run; choose another folder with --out",
             folder.display()
@@ -414,16 +444,16 @@ fn clear(folder: &Path) -> Result<(), LabError> {
 }
 
 /// Describes the machine: processors, their name, memory and the kernel.
-fn machine() -> String {
-    let first = |path: &str, key: &str| {
+fn describe_machine() -> String {
+    let first_value = |path: &str, key: &str| {
         let text = fs::read_to_string(path).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix(key).map(str::to_owned));
         line.unwrap_or_default().trim_start_matches([' ', '\t', ':']).to_owned()
     };
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let memory = first("/proc/meminfo", "MemTotal:");
-    let model = first("/proc/cpuinfo", "model name");
+    let memory = first_value("/proc/meminfo", "MemTotal:");
+    let model = first_value("/proc/cpuinfo", "model name");
     format!("{count} processors ({model}), {memory} of memory, Linux {}", kernel.trim())
 }
 
@@ -432,7 +462,7 @@ mod tests {
     use super::*;
     use crate::lab::fixture::{TEXT, experiment};
 
-    fn order(folder: &Path, resume: bool) -> RunParameters {
+    fn parameters(folder: &Path, resume: bool) -> RunParameters {
         RunParameters {
             name: "test".to_owned(),
             text: TEXT.to_owned(),
@@ -450,7 +480,7 @@ mod tests {
     }
 
     /// Returns the name of a new folder for a run.
-    fn place(name: &str) -> PathBuf {
+    fn run_folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("plimsoll-lab-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
@@ -463,20 +493,20 @@ mod tests {
 
     #[test]
     fn what_was_made_with_something_else_is_not_resumed_and_not_deleted() {
-        let folder = place("resume");
+        let folder = run_folder("resume");
         let point = folder.join("points/001-all");
-        let runner = Runner::new(order(&folder, true)).unwrap();
+        let runner = Runner::new(parameters(&folder, true)).unwrap();
         fs::create_dir_all(&point).unwrap();
         runner.file.write(&folder).unwrap();
         PointFile::default().write(&point).unwrap();
         drop(runner);
-        assert!(Runner::new(order(&folder, true)).is_ok());
-        let mut other = order(&folder, true);
+        assert!(Runner::new(parameters(&folder, true)).is_ok());
+        let mut other = parameters(&folder, true);
         other.text += "# changed";
-        let trouble = Runner::new(other).unwrap_err();
+        let error = Runner::new(other).unwrap_err();
         assert!(
-            matches!(&trouble, LabError::Refused(why) if why.contains("another experiment file;")),
-            "{trouble}"
+            matches!(&error, LabError::Refused(message) if message.contains("another experiment file;")),
+            "{error}"
         );
         assert!(point.join("point.json").exists());
         let aside = move_aside(&folder).unwrap().unwrap();
@@ -487,11 +517,11 @@ mod tests {
 
     #[test]
     fn two_runs_do_not_share_a_folder() {
-        let folder = place("lock");
-        let first = Runner::new(order(&folder, false)).unwrap();
-        assert!(matches!(Runner::new(order(&folder, false)), Err(LabError::Refused(_))));
+        let folder = run_folder("lock");
+        let first = Runner::new(parameters(&folder, false)).unwrap();
+        assert!(matches!(Runner::new(parameters(&folder, false)), Err(LabError::Refused(_))));
         drop(first);
-        assert!(Runner::new(order(&folder, false)).is_ok());
+        assert!(Runner::new(parameters(&folder, false)).is_ok());
         remove(&folder);
     }
 }

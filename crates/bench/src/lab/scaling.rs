@@ -42,25 +42,34 @@ pub(super) struct ScalerSetup {
 
 /// Sleeps and becomes a member: `$0` is this program, the first argument the time, the others the member's
 /// arguments.
-const SLEEP: &str = r#"sleep "$1"; shift; exec "$0" "$@""#;
+const SLEEP_SCRIPT: &str = r#"sleep "$1"; shift; exec "$0" "$@""#;
 
 impl ScalerSetup {
     /// Creates the settings for members with the flags `told`, the same in all points with this `seed`.
-    pub(super) fn new(tie: &ProcessLauncher, crew: &PointScaler, told: &[String], seed: u64) -> Self {
-        let program = tie.program.display().to_string();
+    pub(super) fn new(
+        launcher: &ProcessLauncher,
+        scaler: &PointScaler,
+        member_arguments: &[String],
+        seed: u64,
+    ) -> Self {
+        let program = launcher.program.display().to_string();
         // The last argument of the launcher is the parent, which is plimsoll here.
-        let words = tie.arguments.split_last().map_or(&[][..], |(_, words)| words);
-        let tied: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let launcher_arguments = launcher.arguments.split_last().map_or(&[][..], |(_, head)| head);
+        let arguments: Vec<String> =
+            launcher_arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
         // The member ends with plimsoll even if that is killed, as all processes of a point end with the
         // runner.
-        let script = format!("exec \"$0\" {} \"$PPID\" /bin/sh -c '{SLEEP}' \"$0\" \"$@\"", tied.join(" "));
+        let script = format!(
+            "exec \"$0\" {} \"$PPID\" /bin/sh -c '{SLEEP_SCRIPT}' \"$0\" \"$@\"",
+            arguments.join(" ")
+        );
         let mut command: Vec<String> = ["/bin/sh", "-c", &script, &program].map(str::to_owned).to_vec();
-        command.push(format!("{:.3}", crew.settings.start.0.as_secs_f64()));
+        command.push(format!("{:.3}", scaler.settings.start.0.as_secs_f64()));
         command.extend(["member", "--listen={address}", "--name=m{index}"].map(str::to_owned));
         command.push(format!("--seed={}{{index}}", seed.max(1)));
-        command.extend_from_slice(told);
-        let count = matches!(crew.policy, ScalingPolicy::Reactive(_)).then_some(crew.settings.min);
-        Self { scaler: crew.clone(), command, count }
+        command.extend_from_slice(member_arguments);
+        let count = matches!(scaler.policy, ScalingPolicy::Reactive(_)).then_some(scaler.settings.min);
+        Self { scaler: scaler.clone(), command, count }
     }
 
     /// Returns the minimum number of members.
@@ -74,33 +83,33 @@ impl ScalerSetup {
 pub(super) struct LabScaler(Option<HorizontalAutoscaler>);
 
 impl LabScaler {
-    pub(super) fn new(crew: &PointScaler) -> Self {
-        let ScalingPolicy::Reactive(wanted) = crew.policy else { return Self(None) };
+    pub(super) fn new(scaler: &PointScaler) -> Self {
+        let ScalingPolicy::Reactive(target_utilization) = scaler.policy else { return Self(None) };
         Self(Some(HorizontalAutoscaler::new(
-            crew.settings.reactive,
-            wanted,
-            crew.settings.min,
-            crew.settings.max,
+            scaler.settings.reactive,
+            target_utilization,
+            scaler.settings.min,
+            scaler.settings.max,
         )))
     }
 
     /// Decides if a decision is due; `now` is in seconds since the load began.
-    pub(super) fn run_if_due(&mut self, front: &mut ProxyUnderTest, now: f64) -> Result<(), LabError> {
-        let Some(reactive) = self.0.as_mut().filter(|reactive| reactive.is_due(now)) else { return Ok(()) };
-        let busy = front.serving_members().into_iter().filter_map(|address| {
-            let text = http_request_within(PATIENCE, address, "GET", "/_plimsoll/load").ok()?;
-            let busy = serde_json::from_str::<serde_json::Value>(&text).ok()?["busy"].as_f64()?;
-            Some((address, busy))
+    pub(super) fn run_if_due(&mut self, proxy: &mut ProxyUnderTest, now: f64) -> Result<(), LabError> {
+        let Some(autoscaler) = self.0.as_mut().filter(|reactive| reactive.is_due(now)) else { return Ok(()) };
+        let busy_times = proxy.serving_members().into_iter().filter_map(|address| {
+            let text = http_request_within(LOAD_TIMEOUT, address, "GET", "/_plimsoll/load").ok()?;
+            let busy_seconds = serde_json::from_str::<serde_json::Value>(&text).ok()?["busy"].as_f64()?;
+            Some((address, busy_seconds))
         });
-        match reactive.decide(now, busy.collect()) {
-            Some(count) => front.set_member_count(count),
+        match autoscaler.decide(now, busy_times.collect()) {
+            Some(count) => proxy.set_member_count(count),
             None => Ok(()),
         }
     }
 }
 
 /// The time within which a member must report its use.
-const PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
+const LOAD_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// The rating of a day.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,41 +122,44 @@ pub(super) struct ScalingRating {
 }
 
 /// Rates these ticks; `None` if the members were not scaled in them.
-pub(super) fn rate_scaling(crew: &PointScaler, ticks: &[TimelineTick]) -> Option<ScalingRating> {
-    let goal = crew.settings.response.0.as_secs_f64();
-    let (mut met, mut paid, mut all) = (0.0, 0.0, 0.0);
+pub(super) fn rate_scaling(scaler: &PointScaler, ticks: &[TimelineTick]) -> Option<ScalingRating> {
+    let goal = scaler.settings.response.0.as_secs_f64();
+    let (mut met_seconds, mut member_seconds, mut total_seconds) = (0.0, 0.0, 0.0);
     for tick in ticks {
-        let roll = tick.roll?;
-        let kept = tick.ok > 0 && tick.failed == 0 && tick.response <= goal;
-        met += if kept && roll.serving >= roll.needed { tick.seconds } else { 0.0 };
-        paid += roll.there * tick.seconds;
-        all += tick.seconds;
+        let counts = tick.roll?;
+        let goal_kept = tick.ok > 0 && tick.failed == 0 && tick.response <= goal;
+        met_seconds += if goal_kept && counts.serving >= counts.needed { tick.seconds } else { 0.0 };
+        member_seconds += counts.there * tick.seconds;
+        total_seconds += tick.seconds;
     }
     let needed: Vec<(f64, u32)> =
         ticks.iter().filter_map(|tick| Some((tick.seconds, tick.roll?.needed))).collect();
-    let hindsight = hindsight(&needed, crew.settings.start.0.as_secs_f64());
-    (all > 0.0 && hindsight > 0.0).then(|| ScalingRating { goal_met: met / all, cost: paid / hindsight })
+    let optimal_seconds = hindsight_cost(&needed, scaler.settings.start.0.as_secs_f64());
+    (total_seconds > 0.0 && optimal_seconds > 0.0).then(|| ScalingRating {
+        goal_met: met_seconds / total_seconds,
+        cost: member_seconds / optimal_seconds,
+    })
 }
 
 /// Returns the member-seconds of hindsight for the needed numbers and their times; a member takes `start`
 /// seconds to start. The members needed at the beginning are already running.
-fn hindsight(needed: &[(f64, u32)], start: f64) -> f64 {
-    let most = needed.iter().map(|(_, count)| *count).max().unwrap_or(0);
-    let mut paid = 0.0;
-    for member in 1..=most {
+fn hindsight_cost(needed: &[(f64, u32)], start_seconds: f64) -> f64 {
+    let max_needed = needed.iter().map(|(_, count)| *count).max().unwrap_or(0);
+    let mut member_seconds = 0.0;
+    for member in 1..=max_needed {
         // The time for which it was not needed; `None` before its first use.
-        let mut idle = Some(0.0);
+        let mut idle_seconds = Some(0.0);
         for (seconds, count) in needed {
             if *count < member {
-                idle = idle.map(|idle| idle + seconds);
+                idle_seconds = idle_seconds.map(|gap| gap + seconds);
                 continue;
             }
             // Keeping a member costs no more than starting a new one.
-            paid += seconds + idle.unwrap_or(0.0).min(start);
-            idle = Some(0.0);
+            member_seconds += seconds + idle_seconds.unwrap_or(0.0).min(start_seconds);
+            idle_seconds = Some(0.0);
         }
     }
-    paid
+    member_seconds
 }
 
 #[cfg(test)]
@@ -157,12 +169,12 @@ mod tests {
     #[test]
     fn hindsight_pays_for_starts_and_keeps_over_short_gaps() {
         // One all the time, and a second one for the last of three seconds.
-        assert_eq!(hindsight(&[(1.0, 1), (1.0, 1), (1.0, 2)], 3.0), 3.0 + 3.0);
-        assert_eq!(hindsight(&[(1.0, 1), (9.0, 1), (1.0, 2)], 3.0), 11.0 + 4.0);
+        assert_eq!(hindsight_cost(&[(1.0, 1), (1.0, 1), (1.0, 2)], 3.0), 3.0 + 3.0);
+        assert_eq!(hindsight_cost(&[(1.0, 1), (9.0, 1), (1.0, 2)], 3.0), 11.0 + 4.0);
         // A gap of a second is cheaper than a start.
-        assert_eq!(hindsight(&[(1.0, 2), (1.0, 1), (1.0, 2)], 3.0), 3.0 + 3.0);
-        assert_eq!(hindsight(&[(1.0, 2), (9.0, 1), (1.0, 2)], 3.0), 11.0 + 2.0 + 3.0);
-        assert_eq!(hindsight(&[], 3.0), 0.0);
+        assert_eq!(hindsight_cost(&[(1.0, 2), (1.0, 1), (1.0, 2)], 3.0), 3.0 + 3.0);
+        assert_eq!(hindsight_cost(&[(1.0, 2), (9.0, 1), (1.0, 2)], 3.0), 11.0 + 2.0 + 3.0);
+        assert_eq!(hindsight_cost(&[], 3.0), 0.0);
     }
 
     #[test]
@@ -170,29 +182,31 @@ mod tests {
         let text = "min = 1\nmax = 9\nstart = \"3s\"\nhead_room = 0.25\nresponse = \"160ms\"\nstabilize = \
                     \"5s\"\ncool_down = \"2s\"\n\
                     step = { up = 4, down = 1 }";
-        let crew = toml::from_str::<super::super::experiment::ScalerSettings>(text)
+        let scaler = toml::from_str::<super::super::experiment::ScalerSettings>(text)
             .unwrap()
             .for_run(None, 1.0, 25.0);
-        let good = TimelineTick {
+        let good_tick = TimelineTick {
             seconds: 1.0,
             ok: 9,
             response: 0.05,
             roll: Some(MemberCounts { there: 3.0, serving: 2, needed: 2 }),
             ..TimelineTick::default()
         };
-        let day = rate_scaling(&crew, &[good.clone(), good.clone()]).unwrap();
-        assert_eq!(day, ScalingRating { goal_met: 1.0, cost: 1.5 });
-        let met = |bad: TimelineTick| rate_scaling(&crew, &[good.clone(), bad]).map(|day| day.goal_met);
-        assert_eq!(met(TimelineTick { failed: 1, ..good.clone() }), Some(0.5));
-        assert_eq!(met(TimelineTick { response: 0.2, ..good.clone() }), Some(0.5));
+        let rating = rate_scaling(&scaler, &[good_tick.clone(), good_tick.clone()]).unwrap();
+        assert_eq!(rating, ScalingRating { goal_met: 1.0, cost: 1.5 });
+        let goal_met_with = |bad_tick: TimelineTick| {
+            rate_scaling(&scaler, &[good_tick.clone(), bad_tick]).map(|rating| rating.goal_met)
+        };
+        assert_eq!(goal_met_with(TimelineTick { failed: 1, ..good_tick.clone() }), Some(0.5));
+        assert_eq!(goal_met_with(TimelineTick { response: 0.2, ..good_tick.clone() }), Some(0.5));
         assert_eq!(
-            met(TimelineTick {
+            goal_met_with(TimelineTick {
                 roll: Some(MemberCounts { there: 3.0, serving: 1, needed: 2 }),
-                ..good.clone()
+                ..good_tick.clone()
             }),
             Some(0.5)
         );
-        assert_eq!(met(TimelineTick { roll: None, ..good.clone() }), None);
+        assert_eq!(goal_met_with(TimelineTick { roll: None, ..good_tick.clone() }), None);
     }
 
     #[test]
@@ -200,27 +214,27 @@ mod tests {
         let text = "min = 2\nmax = 9\nstart = \"3s\"\nhead_room = 0.25\nresponse = \"160ms\"\nstabilize = \
                     \"5s\"\ncool_down = \"2s\"\n\
                     step = { up = 4, down = 1 }";
-        let crew = toml::from_str::<super::super::experiment::ScalerSettings>(text).unwrap();
-        let tie = ProcessLauncher {
+        let settings = toml::from_str::<super::super::experiment::ScalerSettings>(text).unwrap();
+        let launcher = ProcessLauncher {
             program: "/bin/plimsoll".into(),
             arguments: ["lab", "tie", "17"].map(Into::into).to_vec(),
             open_picker: |_| Err("not here".to_owned()),
         };
-        let hire = ScalerSetup::new(
-            &tie,
-            &crew.for_run(Some("reactive:0.5"), 0.5, 25.0),
+        let setup = ScalerSetup::new(
+            &launcher,
+            &settings.for_run(Some("reactive:0.5"), 0.5, 25.0),
             &["--cores=1".to_owned()],
             3,
         );
-        assert_eq!(hire.count, Some(2));
+        assert_eq!(setup.count, Some(2));
         assert!(
-            hire.command[2].starts_with("exec \"$0\" lab tie \"$PPID\" /bin/sh -c 'sleep"),
+            setup.command[2].starts_with("exec \"$0\" lab tie \"$PPID\" /bin/sh -c 'sleep"),
             "{:?}",
-            hire.command
+            setup.command
         );
-        assert_eq!(hire.command[3..5], ["/bin/plimsoll", "1.500"]);
+        assert_eq!(setup.command[3..5], ["/bin/plimsoll", "1.500"]);
         assert_eq!(
-            hire.command[5..],
+            setup.command[5..],
             ["member", "--listen={address}", "--name=m{index}", "--seed=3{index}", "--cores=1"]
         );
     }

@@ -25,8 +25,12 @@ impl SessionMoves {
             OfferedLoad::Concurrency(clients) => clients,
             _ => experiment.load.client_groups(0).len(),
         };
-        let asked = experiment.needs_session_moves() && sessions > 0;
-        asked.then(|| Self { sessions: sessions as u64, protocol: point.protocol, forwarded: Cell::new(0) })
+        let is_needed = experiment.needs_session_moves() && sessions > 0;
+        is_needed.then(|| Self {
+            sessions: sessions as u64,
+            protocol: point.protocol,
+            forwarded: Cell::new(0),
+        })
     }
 
     /// Counts `count` forwards of clients.
@@ -35,9 +39,9 @@ impl SessionMoves {
     }
 
     /// Returns the moves per session since the load began; `None` if a balancer does not report them.
-    pub(super) fn moves_per_session(&self, stage: &Testbed) -> Option<f64> {
+    pub(super) fn moves_per_session(&self, testbed: &Testbed) -> Option<f64> {
         let count = match self.protocol {
-            LoadProtocol::Http => stage.moved_sessions()?,
+            LoadProtocol::Http => testbed.moved_sessions()?,
             LoadProtocol::Iiop => self.forwarded.get().saturating_sub(self.sessions),
         };
         Some(count as f64 / self.sessions as f64)

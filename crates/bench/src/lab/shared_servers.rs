@@ -13,9 +13,9 @@ use super::network::{PointHost, PointNetwork};
 #[derive(Clone, Debug)]
 pub(super) struct SharedServers {
     groups: usize,
-    hidden: bool,
+    hides_hosts: bool,
     /// The address at which the balancer takes reports.
-    reports: SocketAddr,
+    report_address: SocketAddr,
     /// The addresses by server, one for each group.
     servers: Vec<Vec<SocketAddr>>,
 }
@@ -23,9 +23,9 @@ pub(super) struct SharedServers {
 impl SharedServers {
     /// Prepares `groups` groups before any server runs. With `hidden`, the balancer does not learn which
     /// members share a host.
-    pub(super) fn new(network: &PointNetwork, groups: usize, hidden: bool) -> Result<Self, LabError> {
-        let reports = network.free_address(PointHost::Balancer)?;
-        Ok(Self { groups, hidden, reports, servers: Vec::new() })
+    pub(super) fn new(network: &PointNetwork, groups: usize, hides_hosts: bool) -> Result<Self, LabError> {
+        let report_address = network.free_address(PointHost::Balancer)?;
+        Ok(Self { groups, hides_hosts, report_address, servers: Vec::new() })
     }
 
     /// Adds the next server with its first address `listen`; returns its further arguments.
@@ -34,25 +34,25 @@ impl SharedServers {
         network: &PointNetwork,
         listen: SocketAddr,
     ) -> Result<Vec<String>, LabError> {
-        let seat = PointHost::Member(self.servers.len() + 1);
-        let mut doors = vec![listen];
+        let point_host = PointHost::Member(self.servers.len() + 1);
+        let mut addresses = vec![listen];
         for _ in 1..self.groups {
-            doors.push(network.free_address(seat)?);
+            addresses.push(network.free_address(point_host)?);
         }
-        let mut told = vec![format!("--tell={}", self.reports)];
-        told.extend(doors[1..].iter().map(|door| format!("--also={door}")));
-        self.servers.push(doors);
+        let mut arguments = vec![format!("--tell={}", self.report_address)];
+        arguments.extend(addresses[1..].iter().map(|address| format!("--also={address}")));
+        self.servers.push(addresses);
         // The server's reports are of the host, under each of its names.
         let number = self.servers.len();
-        let mut hosts: Vec<_> = (0..self.groups).map(|group| self.host(number, group)).collect();
+        let mut hosts: Vec<_> = (0..self.groups).map(|group| self.host_name(number, group)).collect();
         hosts.dedup();
-        told.extend(hosts.iter().map(|host| format!("--tell-as={host}")));
-        Ok(told)
+        arguments.extend(hosts.iter().map(|host| format!("--tell-as={host}")));
+        Ok(arguments)
     }
 
     /// Returns the host name of a server, counted from 1, in a group, counted from 0.
-    fn host(&self, number: usize, group: usize) -> String {
-        if self.hidden { format!("host{number}-{}", group + 1) } else { format!("host{number}") }
+    fn host_name(&self, number: usize, group: usize) -> String {
+        if self.hides_hosts { format!("host{number}-{}", group + 1) } else { format!("host{number}") }
     }
 
     /// Returns the number of groups.
@@ -62,14 +62,14 @@ impl SharedServers {
 
     /// Returns the address at which the balancer takes reports.
     pub(super) fn report_address(&self) -> SocketAddr {
-        self.reports
+        self.report_address
     }
 
     /// Returns the members of a group, counted from 0, for the balancer's file.
     pub(super) fn members(&self, group: usize) -> Vec<serde_json::Value> {
-        let member = |(number, doors): (usize, &Vec<SocketAddr>)| {
-            let host = self.host(number, group);
-            Some(serde_json::json!({ "address": doors.get(group)?.to_string(), "host": host }))
+        let member = |(number, addresses): (usize, &Vec<SocketAddr>)| {
+            let host = self.host_name(number, group);
+            Some(serde_json::json!({ "address": addresses.get(group)?.to_string(), "host": host }))
         };
         (1..).zip(&self.servers).filter_map(member).collect()
     }
@@ -85,19 +85,23 @@ mod tests {
         let network = PointNetwork::build(&experiment::NetworkSettings::default()).unwrap();
         let listen = network.free_address(PointHost::Member(1)).unwrap();
         for hidden in [false, true] {
-            let mut doors = SharedServers::new(&network, 3, hidden).unwrap();
-            let told = doors.add_server(&network, listen).unwrap();
-            let count = |flag: &str| told.iter().filter(|told| told.starts_with(flag)).count();
+            let mut shared_servers = SharedServers::new(&network, 3, hidden).unwrap();
+            let arguments = shared_servers.add_server(&network, listen).unwrap();
+            let count = |flag: &str| arguments.iter().filter(|argument| argument.starts_with(flag)).count();
             let names = if hidden { 3 } else { 1 };
-            assert_eq!((count("--tell="), count("--also="), count("--tell-as=")), (1, 2, names), "{told:?}");
-            let members = [0, 1, 2].map(|group| doors.members(group));
+            assert_eq!(
+                (count("--tell="), count("--also="), count("--tell-as=")),
+                (1, 2, names),
+                "{arguments:?}"
+            );
+            let members = [0, 1, 2].map(|group| shared_servers.members(group));
             assert!(members.iter().all(|members| members.len() == 1));
             assert_eq!(members[0][0]["address"], listen.to_string());
-            assert!(told.contains(&format!("--also={}", members[2][0]["address"].as_str().unwrap())));
+            assert!(arguments.contains(&format!("--also={}", members[2][0]["address"].as_str().unwrap())));
             assert_eq!(members[0][0]["host"] == members[1][0]["host"], !hidden);
             for members in &members {
                 let host = members[0]["host"].as_str().unwrap();
-                assert!(told.contains(&format!("--tell-as={host}")), "{told:?}");
+                assert!(arguments.contains(&format!("--tell-as={host}")), "{arguments:?}");
             }
         }
     }

@@ -26,29 +26,29 @@ pub(super) struct SideCar {
 impl SideCar {
     /// Starts the side-car of member `number`, on its host.
     pub(super) fn start(
-        tie: &ProcessLauncher,
+        launcher: &ProcessLauncher,
         wiring: &ProxyWiring,
         number: usize,
         member: SocketAddr,
         folder: &Path,
     ) -> Result<Self, LabError> {
         let name = format!("a{number}");
-        let what = format!("side-car {}", wiring.protocol.name());
+        let listener_kind = format!("side-car {}", wiring.protocol.name());
         let address = ports::free_address(member.ip())?;
         let arguments = arguments(wiring, address, member);
-        let mut child = ChildProcess::start(tie, &name, &tie.program, &arguments, folder)?;
-        child.address(&what)?;
+        let mut child = ChildProcess::start(launcher, &name, &launcher.program, &arguments, folder)?;
+        child.address(&listener_kind)?;
         Ok(Self { address, child })
     }
 }
 
 /// Returns the reason why this program has no side-car for the protocol; `None` if it has one.
-pub(super) fn missing_reason(tie: &ProcessLauncher, protocol: LoadProtocol) -> Option<String> {
-    let help = Command::new(&tie.program).args(["agent", "--help"]).output();
-    let known = help.is_ok_and(|help| {
+pub(super) fn missing_reason(launcher: &ProcessLauncher, protocol: LoadProtocol) -> Option<String> {
+    let help = Command::new(&launcher.program).args(["agent", "--help"]).output();
+    let is_known = help.is_ok_and(|help| {
         protocol == LoadProtocol::Http || String::from_utf8_lossy(&help.stdout).contains("--iiop")
     });
-    (!known).then(|| format!("this program's agent has no side-car for {}", protocol.name()))
+    (!is_known).then(|| format!("this program's agent has no side-car for {}", protocol.name()))
 }
 
 fn arguments(wiring: &ProxyWiring, address: SocketAddr, member: SocketAddr) -> Vec<String> {
@@ -58,13 +58,15 @@ fn arguments(wiring: &ProxyWiring, address: SocketAddr, member: SocketAddr) -> V
         LoadProtocol::Iiop => {
             arguments.push(format!("--iiop={address}"));
             arguments.push(format!("--server-ior=corbaloc:iiop:1.2@{member}/{OBJECT_KEY}"));
-            let home = wiring.listen.map(|home| format!("--group-ior=corbaloc:iiop:1.2@{home}/{GROUP}"));
-            arguments.extend(home);
+            let group_reference =
+                wiring.listen.map(|listen| format!("--group-ior=corbaloc:iiop:1.2@{listen}/{GROUP}"));
+            arguments.extend(group_reference);
         }
     }
     arguments.extend([format!("--member={address}"), format!("--group={GROUP}")]);
-    arguments.extend(wiring.report_address.map(|reports| format!("--report-to=http://{reports}")));
-    arguments.extend(wiring.report_interval.map(|each| format!("--interval={}us", each.as_micros())));
+    arguments
+        .extend(wiring.report_address.map(|report_address| format!("--report-to=http://{report_address}")));
+    arguments.extend(wiring.report_interval.map(|interval| format!("--interval={}us", interval.as_micros())));
     arguments
 }
 
@@ -76,27 +78,30 @@ mod tests {
 
     #[test]
     fn side_cars_know_where_to_report_and_where_to_send_clients() {
-        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let interval = Some(Duration::from_secs(3));
-        let (listen, reports) = (Some(at(1)), Some(at(2)));
+        let (listen, report_address) = (Some(loopback(1)), Some(loopback(2)));
         let wiring = ProxyWiring {
             protocol: LoadProtocol::Iiop,
             listen,
-            report_address: reports,
+            report_address,
             report_interval: interval,
             ..ProxyWiring::default()
         };
-        let told = arguments(&wiring, at(3), at(4)).join(" ");
+        let joined_arguments = arguments(&wiring, loopback(3), loopback(4)).join(" ");
         assert_eq!(
-            told,
+            joined_arguments,
             "agent --iiop=127.0.0.1:3 --server-ior=corbaloc:iiop:1.2@127.0.0.1:4/Latency \
              --group-ior=corbaloc:iiop:1.2@127.0.0.1:1/lab --member=127.0.0.1:3 --group=lab \
              --report-to=http://127.0.0.1:2 --interval=3000000us"
         );
-        let http = arguments(&ProxyWiring { protocol: LoadProtocol::Http, ..wiring }, at(3), at(4)).join(" ");
+        let http_arguments =
+            arguments(&ProxyWiring { protocol: LoadProtocol::Http, ..wiring }, loopback(3), loopback(4))
+                .join(" ");
         assert!(
-            http.contains("--side-car=http:127.0.0.1:3=127.0.0.1:4 ") && !http.contains("group-ior"),
-            "{http}"
+            http_arguments.contains("--side-car=http:127.0.0.1:3=127.0.0.1:4 ")
+                && !http_arguments.contains("group-ior"),
+            "{http_arguments}"
         );
     }
 }

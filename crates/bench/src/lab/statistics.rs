@@ -19,18 +19,18 @@ pub struct Estimate {
 impl Estimate {
     /// Returns the estimate from the finite samples; `None` if there are none.
     pub fn of(samples: &[f64]) -> Option<Self> {
-        let kept: Vec<f64> = samples.iter().copied().filter(|value| value.is_finite()).collect();
-        let count = kept.len() as f64;
-        let mean = kept.iter().sum::<f64>() / count;
-        let half = match kept.len() {
+        let finite: Vec<f64> = samples.iter().copied().filter(|value| value.is_finite()).collect();
+        let count = finite.len() as f64;
+        let mean = finite.iter().sum::<f64>() / count;
+        let half_width = match finite.len() {
             0 => return None,
             1 => f64::INFINITY,
             _ => {
-                let variance = kept.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+                let variance = finite.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
                 student_t_quantile(0.975, count - 1.0) * (variance / count).sqrt()
             }
         };
-        Some(Self { mean, half_width: half, samples: kept.len() })
+        Some(Self { mean, half_width, samples: finite.len() })
     }
 
     /// Returns the lower end of the interval.
@@ -47,9 +47,11 @@ impl Estimate {
     /// delta method).
     pub fn ratio_to(&self, other: &Self) -> Self {
         let mean = self.mean / other.mean;
-        let relative = |one: &Self| if one.half_width == 0.0 { 0.0 } else { one.half_width / one.mean.abs() };
-        let half = mean.abs() * relative(self).hypot(relative(other));
-        Self { mean, half_width: half, samples: self.samples.min(other.samples) }
+        let relative = |estimate: &Self| {
+            if estimate.half_width == 0.0 { 0.0 } else { estimate.half_width / estimate.mean.abs() }
+        };
+        let half_width = mean.abs() * relative(self).hypot(relative(other));
+        Self { mean, half_width, samples: self.samples.min(other.samples) }
     }
 
     /// Returns the product with an exact number.
@@ -70,22 +72,29 @@ impl Estimate {
 
 /// Returns the quantile of a t variable with `freedom` degrees of freedom at probability `share`, from 0.5 to
 /// below 1.
-pub fn student_t_quantile(share: f64, freedom: f64) -> f64 {
-    let below = |t: f64| 1.0 - 0.5 * beta(freedom / (freedom + t * t), freedom / 2.0, 0.5);
+pub fn student_t_quantile(probability: f64, degrees_of_freedom: f64) -> f64 {
+    let cdf = |t: f64| {
+        1.0 - 0.5
+            * regularized_beta(
+                degrees_of_freedom / (degrees_of_freedom + t * t),
+                degrees_of_freedom / 2.0,
+                0.5,
+            )
+    };
     let mut high = 1.0;
-    while below(high) < share && high < 1e9 {
+    while cdf(high) < probability && high < 1e9 {
         high *= 2.0;
     }
     let mut low = 0.0;
     for _ in 0..200 {
         let middle = 0.5 * (low + high);
-        if below(middle) < share { low = middle } else { high = middle }
+        if cdf(middle) < probability { low = middle } else { high = middle }
     }
     0.5 * (low + high)
 }
 
 /// Returns the regularised incomplete beta function I_x(a, b).
-fn beta(x: f64, a: f64, b: f64) -> f64 {
+fn regularized_beta(x: f64, a: f64, b: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
@@ -94,17 +103,17 @@ fn beta(x: f64, a: f64, b: f64) -> f64 {
     }
     // The fraction converges fast on one side only; the other follows by symmetry.
     if x > (a + 1.0) / (a + b + 2.0) {
-        return 1.0 - beta(1.0 - x, b, a);
+        return 1.0 - regularized_beta(1.0 - x, b, a);
     }
-    let front = (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln()).exp() / a;
-    front * fraction(x, a, b)
+    let prefactor = (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln()).exp() / a;
+    prefactor * beta_continued_fraction(x, a, b)
 }
 
 /// Returns the continued fraction of the incomplete beta function.
-fn fraction(x: f64, a: f64, b: f64) -> f64 {
-    let solid = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
+fn beta_continued_fraction(x: f64, a: f64, b: f64) -> f64 {
+    let nonzero = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
     let mut c = 1.0;
-    let mut d = 1.0 / solid(1.0 - (a + b) * x / (a + 1.0));
+    let mut d = 1.0 / nonzero(1.0 - (a + b) * x / (a + 1.0));
     let mut value = d;
     for step in 1..500 {
         let m = f64::from(step);
@@ -112,8 +121,8 @@ fn fraction(x: f64, a: f64, b: f64) -> f64 {
         let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
         let mut change = 1.0;
         for term in [even, odd] {
-            d = 1.0 / solid(1.0 + term * d);
-            c = solid(1.0 + term / c);
+            d = 1.0 / nonzero(1.0 + term * d);
+            c = nonzero(1.0 + term / c);
             change = c * d;
             value *= change;
         }
@@ -145,11 +154,11 @@ mod tests {
     fn quantiles_are_those_of_the_tables() {
         let table =
             [(1.0, 12.7062), (2.0, 4.3027), (4.0, 2.7764), (9.0, 2.2622), (29.0, 2.0452), (1e6, 1.95997)];
-        for (freedom, t) in table {
+        for (degrees_of_freedom, t) in table {
             assert!(
-                (student_t_quantile(0.975, freedom) - t).abs() < 1e-4,
-                "{freedom}: {}",
-                student_t_quantile(0.975, freedom)
+                (student_t_quantile(0.975, degrees_of_freedom) - t).abs() < 1e-4,
+                "{degrees_of_freedom}: {}",
+                student_t_quantile(0.975, degrees_of_freedom)
             );
         }
         assert!((student_t_quantile(0.95, 10.0) - 1.8125).abs() < 1e-4);
@@ -178,17 +187,17 @@ mod tests {
 
     #[test]
     fn the_interval_holds_the_mean_nineteen_times_in_twenty() {
-        let mut chance = crate::rng::SplitMix64::new(5);
+        let mut rng = crate::rng::SplitMix64::new(5);
         let trials = 4000;
-        let mut held = 0;
+        let mut covering_count = 0;
         for _ in 0..trials {
             // Sums of twelve uniforms are close to normal.
-            let normal = |chance: &mut crate::rng::SplitMix64| (0..12).map(|_| chance.uniform()).sum::<f64>();
-            let samples: Vec<f64> = (0..5).map(|_| normal(&mut chance)).collect();
+            let near_normal = |rng: &mut crate::rng::SplitMix64| (0..12).map(|_| rng.uniform()).sum::<f64>();
+            let samples: Vec<f64> = (0..5).map(|_| near_normal(&mut rng)).collect();
             let estimate = Estimate::of(&samples).unwrap();
-            held += u32::from(estimate.low() <= 6.0 && 6.0 <= estimate.high());
+            covering_count += u32::from(estimate.low() <= 6.0 && 6.0 <= estimate.high());
         }
-        let share = f64::from(held) / f64::from(trials);
+        let share = f64::from(covering_count) / f64::from(trials);
         assert!((0.94..0.96).contains(&share), "{share}");
     }
 

@@ -94,9 +94,9 @@ pub(super) fn file_sha256(path: &Path) -> Result<String, LabError> {
 impl RunFile {
     /// Returns the sum that identifies identical runs of a point with these levels.
     pub(super) fn fingerprint(&self, levels: &PointLevels) -> String {
-        let parts =
+        let identity =
             [&self.experiment_sha256, &self.binary_sha256, &self.mode, &super::table::format_levels(levels)];
-        sha256(parts.map(String::as_str).join("\n").as_bytes())
+        sha256(identity.map(String::as_str).join("\n").as_bytes())
     }
 
     /// Reads `folder/run.json`.
@@ -104,7 +104,7 @@ impl RunFile {
     /// # Errors
     /// Fails if the file is missing or malformed.
     pub fn read(folder: &Path) -> Result<Self, LabError> {
-        read(&folder.join("run.json"))
+        read_json(&folder.join("run.json"))
     }
 
     pub(super) fn write(&self, folder: &Path) -> Result<(), LabError> {
@@ -116,9 +116,9 @@ impl RunFile {
     /// # Errors
     /// Fails if a version of this program with another file format wrote it.
     pub fn experiment(&self) -> Result<Experiment, LabError> {
-        Experiment::parse(&self.experiment).map_err(|wrong| {
-            let why = wrong.first().map_or_else(String::new, |wrong| wrong.message.clone());
-            LabError::failed(format!("the experiment in run.json of {} cannot be read: {why}", self.name))
+        Experiment::parse(&self.experiment).map_err(|errors| {
+            let message = errors.first().map_or_else(String::new, |error| error.message.clone());
+            LabError::failed(format!("the experiment in run.json of {} cannot be read: {message}", self.name))
         })
     }
 
@@ -140,7 +140,7 @@ impl PointFile {
     /// # Errors
     /// Fails if the file is missing or malformed.
     pub fn read(folder: &Path) -> Result<Self, LabError> {
-        read(&folder.join("point.json"))
+        read_json(&folder.join("point.json"))
     }
 
     pub(super) fn write(&self, folder: &Path) -> Result<(), LabError> {
@@ -181,8 +181,8 @@ pub fn read_points(run: &Path) -> Result<Vec<PointFile>, LabError> {
 pub(super) fn estimates(samples: &BTreeMap<Metric, Vec<f64>>) -> BTreeMap<String, (f64, Option<f64>)> {
     let estimate = |(metric, samples): (&Metric, &Vec<f64>)| {
         let estimate = Estimate::of(samples)?;
-        let half = Some(estimate.half_width).filter(|half| half.is_finite());
-        Some((metric.name().to_owned(), (estimate.mean, half)))
+        let half_width = Some(estimate.half_width).filter(|finite| finite.is_finite());
+        Some((metric.name().to_owned(), (estimate.mean, half_width)))
     };
     samples.iter().filter_map(estimate).collect()
 }
@@ -204,28 +204,31 @@ pub fn build_table(points: &[PointFile]) -> EstimateTable {
 
 /// Returns the SHA-256 sums of the configurations below a folder.
 pub(super) fn configurations(folder: &Path) -> BTreeMap<String, String> {
-    let mut sums = BTreeMap::new();
+    let mut checksums = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
-    while let Some(next) = folders.pop() {
-        for path in fs::read_dir(next).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())) {
-            let is = |ending: &str| path.extension().is_some_and(|extension| extension == ending);
+    while let Some(next_folder) = folders.pop() {
+        for path in
+            fs::read_dir(next_folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+        {
+            let has_extension =
+                |expected: &str| path.extension().is_some_and(|extension| extension == expected);
             if path.is_dir() {
                 folders.push(path);
-            } else if ["toml", "cfg", "conf", "yaml"].into_iter().any(is) {
+            } else if ["toml", "cfg", "conf", "yaml"].into_iter().any(has_extension) {
                 let name = path.strip_prefix(folder).unwrap_or(&path).display().to_string();
-                if let Ok(sum) = file_sha256(&path) {
-                    sums.insert(name, sum);
+                if let Ok(checksum) = file_sha256(&path) {
+                    checksums.insert(name, checksum);
                 }
             }
         }
     }
-    sums
+    checksums
 }
 
 pub(super) fn write_text(path: &Path, text: &str) -> Result<(), LabError> {
-    let aside = path.with_extension("part");
-    fs::write(&aside, text)
-        .and_then(|()| fs::rename(&aside, path))
+    let temporary_path = path.with_extension("part");
+    fs::write(&temporary_path, text)
+        .and_then(|()| fs::rename(&temporary_path, path))
         .map_err(|error| io_error("write", path, &error))
 }
 
@@ -235,14 +238,14 @@ pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<(), LabError>
     write_text(path, &(text + "\n"))
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> Result<T, LabError> {
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, LabError> {
     let text = fs::read(path).map_err(|error| io_error("read", path, &error))?;
     serde_json::from_slice(&text)
         .map_err(|error| LabError::failed(format!("{} is damaged: {error}; run it again", path.display())))
 }
 
-pub(super) fn io_error(what: &str, path: &Path, error: &io::Error) -> LabError {
-    LabError::failed(format!("cannot {what} {}: {error}", path.display()))
+pub(super) fn io_error(action: &str, path: &Path, error: &io::Error) -> LabError {
+    LabError::failed(format!("cannot {action} {}: {error}", path.display()))
 }
 
 #[cfg(test)]

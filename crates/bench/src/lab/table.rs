@@ -17,7 +17,7 @@ pub type PointLevels = BTreeMap<Factor, FactorLevel>;
 pub struct EstimateTable {
     rows: Vec<TableRow>,
     /// The skipped points, with the reasons.
-    absent: Vec<(PointLevels, String)>,
+    skipped: Vec<(PointLevels, String)>,
 }
 
 #[derive(Clone, Debug)]
@@ -29,9 +29,9 @@ struct TableRow {
 }
 
 impl TableRow {
-    fn value(&self, column: ResultSource, metric: Metric) -> Option<Estimate> {
-        let (mean, half) = *self.predicted.get(&column)?.values.get(&metric)?;
-        Some(Estimate { mean, half_width: half, samples: 1 })
+    fn value(&self, source: ResultSource, metric: Metric) -> Option<Estimate> {
+        let (mean, half_width) = *self.predicted.get(&source)?.values.get(&metric)?;
+        Some(Estimate { mean, half_width, samples: 1 })
     }
 }
 
@@ -48,77 +48,83 @@ impl EstimateTable {
     }
 
     /// Adds a column of the model's results to the point that was added last.
-    pub fn push_prediction(&mut self, column: ResultSource, predicted: ModelPrediction) {
-        if let Some(last) = self.rows.last_mut() {
-            last.predicted.insert(column, predicted);
+    pub fn push_prediction(&mut self, source: ResultSource, prediction: ModelPrediction) {
+        if let Some(last_row) = self.rows.last_mut() {
+            last_row.predicted.insert(source, prediction);
         }
     }
 
     /// Returns the same points with the values of a column in place of the measured ones.
-    pub fn with_source(&self, column: ResultSource) -> Self {
-        if column == ResultSource::Measured {
+    pub fn with_source(&self, source: ResultSource) -> Self {
+        if source == ResultSource::Measured {
             return self.clone();
         }
         let mut rows = self.rows.clone();
         for row in &mut rows {
-            let metrics =
-                row.predicted.get(&column).map(|said| said.values.keys().copied().collect::<Vec<_>>());
+            let metrics = row
+                .predicted
+                .get(&source)
+                .map(|prediction| prediction.values.keys().copied().collect::<Vec<_>>());
             let metrics = metrics.unwrap_or_default();
             row.values =
-                metrics.into_iter().filter_map(|metric| Some((metric, row.value(column, metric)?))).collect();
+                metrics.into_iter().filter_map(|metric| Some((metric, row.value(source, metric)?))).collect();
         }
-        Self { rows, absent: self.absent.clone() }
+        Self { rows, skipped: self.skipped.clone() }
     }
 
     /// Returns measured and modelled values, at all points that `keep` selects.
     pub fn modelled_pairs<'a>(
         &'a self,
         metric: Metric,
-        column: ResultSource,
-        keep: impl Fn(&PointLevels) -> bool + 'a,
+        source: ResultSource,
+        predicate: impl Fn(&PointLevels) -> bool + 'a,
     ) -> impl Iterator<Item = ModelledPair<'a>> {
-        let kept = self.rows.iter().filter(move |row| keep(&row.levels));
-        kept.map(move |row| (&row.levels, row.values.get(&metric).copied(), row.value(column, metric)))
+        let rows = self.rows.iter().filter(move |row| predicate(&row.levels));
+        rows.map(move |row| (&row.levels, row.values.get(&metric).copied(), row.value(source, metric)))
     }
 
     /// Returns the model's bottleneck at all points that `keep` selects.
     pub fn bottlenecks<'a>(
         &'a self,
-        column: ResultSource,
-        keep: impl Fn(&PointLevels) -> bool + 'a,
+        source: ResultSource,
+        predicate: impl Fn(&PointLevels) -> bool + 'a,
     ) -> impl Iterator<Item = (&'a PointLevels, Option<&'a ModelBottleneck>)> {
-        let kept = self.rows.iter().filter(move |row| keep(&row.levels));
-        kept.map(move |row| {
-            (&row.levels, row.predicted.get(&column).and_then(|said| said.bottleneck.as_ref()))
+        let rows = self.rows.iter().filter(move |row| predicate(&row.levels));
+        rows.map(move |row| {
+            (&row.levels, row.predicted.get(&source).and_then(|prediction| prediction.bottleneck.as_ref()))
         })
     }
 
     /// Returns the metrics of the model.
     pub fn modelled_metrics(&self) -> Vec<Metric> {
-        let all = self.rows.iter().flat_map(|row| row.predicted.values()).flat_map(|said| said.values.keys());
-        let mut all: Vec<Metric> = all.copied().collect();
-        all.sort_unstable();
-        all.dedup();
-        all
+        let metrics = self
+            .rows
+            .iter()
+            .flat_map(|row| row.predicted.values())
+            .flat_map(|prediction| prediction.values.keys());
+        let mut metrics: Vec<Metric> = metrics.copied().collect();
+        metrics.sort_unstable();
+        metrics.dedup();
+        metrics
     }
 
     /// Adds a point that was skipped because this machine lacks something.
-    pub fn push_skipped(&mut self, levels: PointLevels, why: &str) {
-        self.absent.push((levels, why.to_owned()));
+    pub fn push_skipped(&mut self, levels: PointLevels, reason: &str) {
+        self.skipped.push((levels, reason.to_owned()));
     }
 
     /// Returns the skipped points that `keep` selects, with the reasons.
-    pub fn skipped(&self, keep: impl Fn(&PointLevels) -> bool) -> Vec<(&PointLevels, &str)> {
-        let absent = self.absent.iter().filter(|(levels, _)| keep(levels));
-        absent.map(|(levels, why)| (levels, why.as_str())).collect()
+    pub fn skipped(&self, predicate: impl Fn(&PointLevels) -> bool) -> Vec<(&PointLevels, &str)> {
+        let skipped = self.skipped.iter().filter(|(levels, _)| predicate(levels));
+        skipped.map(|(levels, reason)| (levels, reason.as_str())).collect()
     }
 
     /// Returns the part of the table with the points that meet all conditions.
-    pub fn filtered(&self, only: &[PointFilter]) -> Self {
-        let keeps = |levels: &PointLevels| only.iter().all(|only| only.matches(levels));
-        let rows = self.rows.iter().filter(|row| keeps(&row.levels)).cloned().collect();
-        let absent = self.absent.iter().filter(|(levels, _)| keeps(levels)).cloned().collect();
-        Self { rows, absent }
+    pub fn filtered(&self, filters: &[PointFilter]) -> Self {
+        let is_kept = |levels: &PointLevels| filters.iter().all(|filter| filter.matches(levels));
+        let rows = self.rows.iter().filter(|row| is_kept(&row.levels)).cloned().collect();
+        let skipped = self.skipped.iter().filter(|(levels, _)| is_kept(levels)).cloned().collect();
+        Self { rows, skipped }
     }
 
     /// Computes the spread of response times. Computes speed-up and efficiency where there is a point with
@@ -137,19 +143,20 @@ impl EstimateTable {
             }
         }
         let endpoints = |row: &TableRow| row.levels.get(&Factor::Endpoints).and_then(FactorLevel::number);
-        let bases: Vec<TableRow> =
+        let baseline_rows: Vec<TableRow> =
             self.rows.iter().filter(|row| endpoints(row) == Some(0.0)).cloned().collect();
         for row in &mut self.rows {
             let Some(count) = endpoints(row).filter(|count| *count > 0.0) else { continue };
-            let alike = |base: &&TableRow| {
+            let is_baseline = |baseline: &&TableRow| {
                 row.levels.iter().all(|(factor, level)| {
                     matches!(factor, Factor::Endpoints | Factor::Balancer)
-                        || base.levels.get(factor) == Some(level)
+                        || baseline.levels.get(factor) == Some(level)
                 })
             };
-            let base = bases.iter().find(alike).and_then(|base| base.values.get(&Metric::Response));
-            if let (Some(base), Some(own)) = (base, row.values.get(&Metric::Response)) {
-                let speedup = base.ratio_to(own);
+            let baseline =
+                baseline_rows.iter().find(is_baseline).and_then(|base| base.values.get(&Metric::Response));
+            if let (Some(baseline), Some(response)) = (baseline, row.values.get(&Metric::Response)) {
+                let speedup = baseline.ratio_to(response);
                 row.values.insert(Metric::Speedup, speedup);
                 row.values.insert(Metric::Efficiency, speedup.scaled(1.0 / count));
             }
@@ -158,13 +165,13 @@ impl EstimateTable {
 
     /// Returns the levels of a factor that occur, in the order of the points.
     pub fn levels(&self, factor: Factor) -> Vec<FactorLevel> {
-        let mut found: Vec<FactorLevel> = Vec::new();
+        let mut levels: Vec<FactorLevel> = Vec::new();
         for level in self.rows.iter().filter_map(|row| row.levels.get(&factor)) {
-            if !found.contains(level) {
-                found.push(level.clone());
+            if !levels.contains(level) {
+                levels.push(level.clone());
             }
         }
-        found
+        levels
     }
 
     /// Returns the metric over a factor with numeric levels, from left to right.
@@ -181,16 +188,20 @@ impl EstimateTable {
     pub fn values<'a>(
         &'a self,
         metric: Metric,
-        keep: impl Fn(&PointLevels) -> bool + 'a,
+        predicate: impl Fn(&PointLevels) -> bool + 'a,
     ) -> impl Iterator<Item = (&'a PointLevels, Estimate)> {
-        let kept = self.rows.iter().filter(move |row| keep(&row.levels));
-        kept.filter_map(move |row| Some((&row.levels, *row.values.get(&metric)?)))
+        let rows = self.rows.iter().filter(move |row| predicate(&row.levels));
+        rows.filter_map(move |row| Some((&row.levels, *row.values.get(&metric)?)))
     }
 
     /// Returns the points that `keep` selects and that lack the metric.
-    pub fn points_without(&self, metric: Metric, keep: impl Fn(&PointLevels) -> bool) -> Vec<&PointLevels> {
-        let lacks = |row: &&TableRow| keep(&row.levels) && !row.values.contains_key(&metric);
-        self.rows.iter().filter(lacks).map(|row| &row.levels).collect()
+    pub fn points_without(
+        &self,
+        metric: Metric,
+        predicate: impl Fn(&PointLevels) -> bool,
+    ) -> Vec<&PointLevels> {
+        let lacks_metric = |row: &&TableRow| predicate(&row.levels) && !row.values.contains_key(&metric);
+        self.rows.iter().filter(lacks_metric).map(|row| &row.levels).collect()
     }
 
     fn rows_with<'a>(&'a self, fixed: &'a FixedLevels<'_>) -> impl Iterator<Item = &'a TableRow> {
@@ -202,9 +213,9 @@ impl EstimateTable {
 
 /// Formats levels like `endpoints=2 concurrency=400`.
 pub fn format_levels(levels: &PointLevels) -> String {
-    let parts: Vec<String> =
+    let assignments: Vec<String> =
         levels.iter().map(|(factor, level)| format!("{}={level}", factor.name())).collect();
-    if parts.is_empty() { "all".to_owned() } else { parts.join(" ") }
+    if assignments.is_empty() { "all".to_owned() } else { assignments.join(" ") }
 }
 
 #[cfg(test)]
@@ -228,18 +239,18 @@ mod tests {
         table.push(at(1.0, 50.0), response(1.0));
         table.push(at(2.0, 50.0), response(2.0));
         table.push_skipped(at(4.0, 50.0), "not here");
-        let among = |count: f64| PointFilter {
+        let with_endpoints = |count: f64| PointFilter {
             factor: Factor::Endpoints,
             from: None,
             to: None,
             among: Some(vec![FactorLevel::Number(count)]),
         };
-        let two = table.filtered(&[among(2.0)]);
+        let filtered = table.filtered(&[with_endpoints(2.0)]);
         assert_eq!(
-            (two.levels(Factor::Endpoints), two.skipped(|_| true).len()),
+            (filtered.levels(Factor::Endpoints), filtered.skipped(|_| true).len()),
             (vec![FactorLevel::Number(2.0)], 0)
         );
-        assert_eq!(table.filtered(&[among(4.0)]).skipped(|_| true).len(), 1);
+        assert_eq!(table.filtered(&[with_endpoints(4.0)]).skipped(|_| true).len(), 1);
     }
 
     #[test]

@@ -69,64 +69,64 @@ impl TestbedMember {
 }
 
 /// The time-out for a member's counters: a slow member must not delay the ticks.
-const PATIENCE: Duration = Duration::from_millis(50);
+const COUNT_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Testbed {
     /// Starts everything in `folder` and waits until the balancer may use every member.
     pub(super) fn build(
-        tie: &ProcessLauncher,
+        launcher: &ProcessLauncher,
         experiment: &Experiment,
         point: &ExperimentPoint,
-        session: Duration,
+        session_time: Duration,
         folder: &Path,
     ) -> Result<Self, LabError> {
-        let mut told: Vec<Vec<String>> = (1..=point.members)
-            .map(|number| arguments_for(experiment.members.group_of(number), session, point))
+        let mut member_arguments: Vec<Vec<String>> = (1..=point.members)
+            .map(|number| arguments_for(experiment.members.group_of(number), session_time, point))
             .collect();
-        let mut hire = None;
-        if let (Some(crew), Some(first)) = (&point.scaler, told.first()) {
-            hire = Some(ScalerSetup::new(tie, crew, first, point.seed));
-            told.clear();
+        let mut scaler_setup = None;
+        if let (Some(scaler), Some(first)) = (&point.scaler, member_arguments.first()) {
+            scaler_setup = Some(ScalerSetup::new(launcher, scaler, first, point.seed));
+            member_arguments.clear();
         }
         let mut network = PointNetwork::build(&experiment.network)?;
-        let doors =
+        let shared_servers =
             point.groups.map(|groups| SharedServers::new(&network, groups, point.balancer.hides_hosts));
-        let mut doors = doors.transpose()?;
-        let (mut started, mut statuses, mut orders) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, told) in (1..).zip(&mut told) {
+        let mut shared_servers = shared_servers.transpose()?;
+        let (mut started, mut statuses, mut admin_addresses) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, arguments) in (1..).zip(&mut member_arguments) {
             network.add()?;
             if point.balancer.lottery_query().is_some() {
                 let status = lottery::choose_status_address(&network, number)?;
-                told.push(format!("--tell={status}"));
+                arguments.push(format!("--tell={status}"));
                 statuses.push(status);
             }
             let listen = network.free_address(PointHost::Member(number))?;
-            if let Some(doors) = &mut doors {
-                told.extend(doors.add_server(&network, listen)?);
+            if let Some(shared_servers) = &mut shared_servers {
+                arguments.extend(shared_servers.add_server(&network, listen)?);
             }
             if let Some(application) = &point.application {
-                let place = network.free_address(PointHost::Member(number))?;
-                told.extend(server_arguments(application, number, place));
-                orders.push(place);
+                let admin_address = network.free_address(PointHost::Member(number))?;
+                arguments.extend(server_arguments(application, number, admin_address));
+                admin_addresses.push(admin_address);
             }
-            started.push(start(tie, &network, told, number, listen, point.seed, folder)?);
+            started.push(start_member(launcher, &network, arguments, number, listen, point.seed, folder)?);
         }
         let mut members = Vec::new();
         let mut commands = Vec::new();
-        for (name, mut child) in started {
-            let address = child.address(point.protocol.name())?;
-            commands.push(child.command().to_owned());
-            members.push(TestbedMember::new(name, address, child));
+        for (name, mut process) in started {
+            let address = process.address(point.protocol.name())?;
+            commands.push(process.command().to_owned());
+            members.push(TestbedMember::new(name, address, process));
         }
         let mut addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         let settings = BalancerSettings { retries: point.retries, ..experiment.balancer.clone() };
         let host = network.host(PointHost::Balancer)?;
-        let reports = doors.as_ref().map(SharedServers::report_address);
+        let report_address = shared_servers.as_ref().map(SharedServers::report_address);
         let mut wiring = ProxyWiring {
             protocol: point.protocol,
-            scaler: hire,
-            report_address: reports,
-            shared_servers: doors,
+            scaler: scaler_setup,
+            report_address,
+            shared_servers,
             ..ProxyWiring::default()
         };
         if let Some(application) = &point.application {
@@ -135,93 +135,111 @@ impl Testbed {
         }
         let mut side_cars = Vec::new();
         if point.side_cars {
-            let free = || network.free_address(PointHost::Balancer);
-            (wiring.listen, wiring.report_address) = (Some(free()?), Some(free()?));
+            let free_address = || network.free_address(PointHost::Balancer);
+            (wiring.listen, wiring.report_address) = (Some(free_address()?), Some(free_address()?));
             wiring.report_interval = settings.plimsoll.report_interval();
             for (number, address) in (1..).zip(&mut addresses) {
-                let start = || SideCar::start(tie, &wiring, number, *address, folder);
-                let side_car = network.run_on(PointHost::Member(number), start)?;
+                let start_side_car = || SideCar::start(launcher, &wiring, number, *address, folder);
+                let side_car = network.run_on(PointHost::Member(number), start_side_car)?;
                 commands.push(side_car.child.command().to_owned());
                 *address = side_car.address;
                 side_cars.push(side_car);
             }
         }
-        let mut cluster = None;
-        if let Some(way) = point.balancer.lottery_query() {
-            let started =
-                LotteryCluster::start(tie, &network, experiment, way, &addresses, &statuses, folder)?;
-            let started = cluster.insert(started);
-            started.wait_until_ready(tie, &network, &addresses)?;
-            commands.extend(started.commands());
-            wiring.lottery = Some(started.picker_settings(host));
+        let mut lottery = None;
+        if let Some(query_mode) = point.balancer.lottery_query() {
+            let new_cluster = LotteryCluster::start(
+                launcher, &network, experiment, query_mode, &addresses, &statuses, folder,
+            )?;
+            let running_cluster = lottery.insert(new_cluster);
+            running_cluster.wait_until_ready(launcher, &network, &addresses)?;
+            commands.extend(running_cluster.commands());
+            wiring.lottery = Some(running_cluster.picker_settings(host));
         }
         let instances = point.instances.unwrap_or(1);
-        let alone = point.balancer.kind == BalancerKind::Lottery;
-        let (between, clients) = if alone { (0, instances) } else { (instances, 0) };
+        let is_lottery = point.balancer.kind == BalancerKind::Lottery;
+        let (proxy_count, client_count) = if is_lottery { (0, instances) } else { (instances, 0) };
         // An application has a balancer for each service, which knows only the servers of that service.
-        let apart = point.application.is_some();
-        let between = if apart { addresses.len().div_ceil(COPIES) } else { between };
-        let behind = |number: usize| match apart {
+        let has_application = point.application.is_some();
+        let proxy_count = if has_application { addresses.len().div_ceil(COPIES) } else { proxy_count };
+        let members_behind = |number: usize| match has_application {
             true => addresses.chunks(COPIES).nth(number - 1).unwrap_or_default(),
             false => &addresses[..],
         };
-        let fellows = match point.balancer.fleet_interval {
-            Some(each) => FleetPeer::create_all(between, host, each, folder)?,
+        let fleet_peers = match point.balancer.fleet_interval {
+            Some(interval) => FleetPeer::create_all(proxy_count, host, interval, folder)?,
             None => Vec::new(),
         };
-        let mut fronts = Vec::new();
-        for number in 1..=between {
+        let mut proxies = Vec::new();
+        for number in 1..=proxy_count {
             let folder =
                 if number == 1 { folder.to_owned() } else { folder.join(format!("balancer-{number}")) };
             std::fs::create_dir_all(&folder)
                 .map_err(|error| LabError::failed(format!("cannot make {}: {error}", folder.display())))?;
-            fronts.push(network.run_on(PointHost::Balancer, || {
-                let wiring = ProxyWiring { fleet_peer: fellows.get(number - 1).cloned(), ..wiring.clone() };
-                ProxyUnderTest::start(tie, &point.balancer, &settings, wiring, behind(number), host, &folder)
+            proxies.push(network.run_on(PointHost::Balancer, || {
+                let wiring =
+                    ProxyWiring { fleet_peer: fleet_peers.get(number - 1).cloned(), ..wiring.clone() };
+                ProxyUnderTest::start(
+                    launcher,
+                    &point.balancer,
+                    &settings,
+                    wiring,
+                    members_behind(number),
+                    host,
+                    &folder,
+                )
             })?);
         }
-        for (number, front) in (1..).zip(&mut fronts) {
-            network.run_on(PointHost::Balancer, || front.wait_until_ready(behind(number).len()))?;
+        for (number, proxy) in (1..).zip(&mut proxies) {
+            network.run_on(PointHost::Balancer, || proxy.wait_until_ready(members_behind(number).len()))?;
         }
-        if !fellows.is_empty() {
-            network.run_on(PointHost::Balancer, || fleet::wait_for_reports(&mut fronts))?;
+        if !fleet_peers.is_empty() {
+            network.run_on(PointHost::Balancer, || fleet::wait_for_reports(&mut proxies))?;
         }
-        commands.extend(fronts.iter().filter_map(|front| Some(front.child()?.command().to_owned())));
+        commands.extend(proxies.iter().filter_map(|proxy| Some(proxy.child()?.command().to_owned())));
         Ok(Self {
-            proxies: fronts,
-            lottery: cluster,
-            clients,
+            proxies,
+            lottery,
+            clients: client_count,
             side_cars,
             members,
-            launcher: tie.clone(),
+            launcher: launcher.clone(),
             folder: folder.to_owned(),
-            member_arguments: told,
+            member_arguments,
             seed: point.seed,
-            application: point.application.map(|application| (application, orders)),
+            application: point.application.map(|application| (application, admin_addresses)),
             protocol: point.protocol,
             commands,
-            scaler: point.scaler.as_ref().map(|crew| (LabScaler::new(crew), Crowd::default())),
+            scaler: point.scaler.as_ref().map(|scaler| (LabScaler::new(scaler), Crowd::default())),
             network,
         })
     }
 
     /// Lets the scaler decide, if it is time to.
     pub(super) fn run_scaler(&mut self, now: Duration) -> Result<(), LabError> {
-        let (Some((hirer, _)), Some(front)) = (&mut self.scaler, self.proxies.first_mut()) else {
+        let (Some((lab_scaler, _)), Some(proxy)) = (&mut self.scaler, self.proxies.first_mut()) else {
             return Ok(());
         };
-        hirer.run_if_due(front, now.as_secs_f64())
+        lab_scaler.run_if_due(proxy, now.as_secs_f64())
     }
 
     /// Returns the numbers of members since the last call; `rate` is the load in the middle of that time.
-    pub(super) fn member_counts(&mut self, crew: &PointScaler, rate: f64) -> Result<MemberCounts, LabError> {
-        let now = self.proxies.first().and_then(ProxyUnderTest::scaled_members);
-        let now = now.ok_or_else(|| LabError::failed("plimsoll does not say how many members there are"))?;
-        let before = self.scaler.as_mut().map_or(now, |(_, last)| std::mem::replace(last, now));
+    pub(super) fn member_counts(
+        &mut self,
+        scaler: &PointScaler,
+        rate: f64,
+    ) -> Result<MemberCounts, LabError> {
+        let current_members = self.proxies.first().and_then(ProxyUnderTest::scaled_members);
+        let current_members = current_members
+            .ok_or_else(|| LabError::failed("plimsoll does not say how many members there are"))?;
+        let previous_members = self
+            .scaler
+            .as_mut()
+            .map_or(current_members, |(_, previous)| std::mem::replace(previous, current_members));
         Ok(MemberCounts {
-            there: f64::from(before.existing + now.existing) / 2.0,
-            serving: before.serving.min(now.serving),
-            needed: crew.needed_members(rate),
+            there: f64::from(previous_members.existing + current_members.existing) / 2.0,
+            serving: previous_members.serving.min(current_members.serving),
+            needed: scaler.needed_members(rate),
         })
     }
 
@@ -229,33 +247,34 @@ impl Testbed {
     pub(super) fn start_load(
         &self,
         load: &LoadSettings,
-        drive: LoadLoop,
-        offer: OfferedLoad,
-        lasting: LoadDuration,
+        load_loop: LoadLoop,
+        offered_load: OfferedLoad,
+        load_duration: LoadDuration,
         seed: u64,
     ) -> Result<LoadClients, LabError> {
-        let mut doors: Vec<LoadDestination> =
+        let mut destinations: Vec<LoadDestination> =
             self.proxies.iter().flat_map(ProxyUnderTest::destinations).collect();
         if let Some(cluster) = self.lottery.as_ref().filter(|_| self.clients > 0) {
-            let known = cluster.picker_settings(self.network.host(PointHost::Client)?);
-            doors.resize(self.clients, LoadDestination::Lottery(known));
+            let picker_settings = cluster.picker_settings(self.network.host(PointHost::Client)?);
+            destinations.resize(self.clients, LoadDestination::Lottery(picker_settings));
         }
-        let clients = if let OfferedLoad::Concurrency(clients) = offer { clients } else { 0 };
-        if let Some((setting, _)) = &self.application {
+        let clients = if let OfferedLoad::Concurrency(clients) = offered_load { clients } else { 0 };
+        if let Some((application, _)) = &self.application {
             let members = self.members.iter().map(|member| (member.name.clone(), member.address)).collect();
-            let scene = ClientEnvironment {
-                application: *setting,
+            let environment = ClientEnvironment {
+                application: *application,
                 protocol: self.protocol,
-                destinations: doors,
+                destinations,
                 members,
                 timeout: load.timeout.0,
             };
-            let started = self.network.run_on(PointHost::Client, || app_clients::start(scene, clients, seed));
-            return started.map(LoadClients::AppClients);
+            let app_clients =
+                self.network.run_on(PointHost::Client, || app_clients::start(environment, clients, seed));
+            return app_clients.map(LoadClients::AppClients);
         }
         let picker = self.launcher.open_picker;
         self.network.run_on(PointHost::Client, || {
-            load_driver::start_load(load, drive, clients, &doors, lasting, seed, picker)
+            load_driver::start_load(load, load_loop, clients, &destinations, load_duration, seed, picker)
         })
     }
 
@@ -266,10 +285,10 @@ impl Testbed {
 
     /// Returns plimsoll's status, of the first of several; without a balancer that of the lottery's daemons.
     pub(super) fn status(&self) -> Option<String> {
-        let Some(first) = self.proxies.first() else {
+        let Some(proxy) = self.proxies.first() else {
             return Some(self.lottery.as_ref()?.statuses(&self.network));
         };
-        self.network.run_on(PointHost::Balancer, || Ok(first.status())).ok().flatten()
+        self.network.run_on(PointHost::Balancer, || Ok(proxy.status())).ok().flatten()
     }
 
     /// Returns the counters of the lottery's daemons, if there are any and all of them answer.
@@ -279,10 +298,10 @@ impl Testbed {
 
     /// Returns the number of sessions that the balancers have moved so far; `None` if one does not report it.
     pub(super) fn moved_sessions(&self) -> Option<u64> {
-        let moved = |front: &ProxyUnderTest| {
-            self.network.run_on(PointHost::Balancer, || Ok(front.moved_sessions())).ok().flatten()
+        let moved_by = |proxy: &ProxyUnderTest| {
+            self.network.run_on(PointHost::Balancer, || Ok(proxy.moved_sessions())).ok().flatten()
         };
-        self.proxies.iter().map(moved).sum()
+        self.proxies.iter().map(moved_by).sum()
     }
 
     /// Fails if a balancer, a side-car, or a member that no fault killed has ended.
@@ -299,12 +318,12 @@ impl Testbed {
     /// Returns the processor time in seconds: that of the balancers and a lottery's daemons, and that of all
     /// living members.
     pub(super) fn cpu_times(&self) -> (f64, f64) {
-        let of = |child: Option<&ChildProcess>| {
+        let child_cpu_time = |child: Option<&ChildProcess>| {
             child.and_then(|child| cpu_time::of_process(child.pid())).unwrap_or(0.0)
         };
-        let balancers: f64 = self.proxies.iter().map(|front| of(front.child())).sum();
+        let balancers: f64 = self.proxies.iter().map(|proxy| child_cpu_time(proxy.child())).sum();
         let daemons = self.lottery.as_ref().map_or(0.0, LotteryCluster::cpu_time);
-        (balancers + daemons, self.members.iter().map(|member| of(member.child.as_ref())).sum())
+        (balancers + daemons, self.members.iter().map(|member| child_cpu_time(member.child.as_ref())).sum())
     }
 
     /// Returns the names of the members, those that have joined included.
@@ -315,32 +334,34 @@ impl Testbed {
     /// Returns the requests that arrived at each member since its start.
     pub(super) fn arrival_counts(&self) -> Vec<ArrivalCount> {
         // The query runs on the member's own host, which works even while that is cut off.
-        let requests = |number: usize, member: &TestbedMember| {
-            let ask = || Ok(http_request_within(PATIENCE, member.address, "GET", "/_plimsoll/count").ok());
-            let text = self.network.run_on(PointHost::Member(number), ask).ok()??;
+        let request_count = |number: usize, member: &TestbedMember| {
+            let fetch_count =
+                || Ok(http_request_within(COUNT_TIMEOUT, member.address, "GET", "/_plimsoll/count").ok());
+            let text = self.network.run_on(PointHost::Member(number), fetch_count).ok()??;
             serde_json::from_str::<serde_json::Value>(&text).ok()?["requests"].as_u64()
         };
-        let count = |(number, member): (usize, &TestbedMember)| {
+        let arrival_count = |(number, member): (usize, &TestbedMember)| {
             if member.child.is_none() || member.stopped {
                 return ArrivalCount::NotRunning;
             }
-            let said = |requests| ArrivalCount::Reported { incarnation: member.starts, requests };
-            requests(number, member).map_or(ArrivalCount::NoAnswer, said)
+            let reported = |requests| ArrivalCount::Reported { incarnation: member.starts, requests };
+            request_count(number, member).map_or(ArrivalCount::NoAnswer, reported)
         };
-        (1..).zip(&self.members).map(count).collect()
+        (1..).zip(&self.members).map(arrival_count).collect()
     }
 
     /// Returns the busy seconds of threads and processor of each server of the application; `None` if one
     /// does not answer.
     pub(super) fn server_busy_times(&self) -> Option<Vec<(f64, f64)>> {
-        let (_, orders) = self.application.as_ref()?;
-        let used = |(number, place): (usize, &SocketAddr)| {
-            let ask = || Ok(http_request_within(PATIENCE, *place, "GET", "/_plimsoll/count").ok());
-            let text = self.network.run_on(PointHost::Member(number), ask).ok()??;
-            let said: serde_json::Value = serde_json::from_str(&text).ok()?;
-            Some((said["threads"].as_f64()?, said["processor"].as_f64()?))
+        let (_, admin_addresses) = self.application.as_ref()?;
+        let busy_times = |(number, admin_address): (usize, &SocketAddr)| {
+            let fetch_count =
+                || Ok(http_request_within(COUNT_TIMEOUT, *admin_address, "GET", "/_plimsoll/count").ok());
+            let text = self.network.run_on(PointHost::Member(number), fetch_count).ok()??;
+            let counts: serde_json::Value = serde_json::from_str(&text).ok()?;
+            Some((counts["threads"].as_f64()?, counts["processor"].as_f64()?))
         };
-        (1..).zip(orders).map(used).collect()
+        (1..).zip(admin_addresses).map(busy_times).collect()
     }
 
     /// Performs a fault.
@@ -353,7 +374,7 @@ impl Testbed {
             return Err(LabError::failed(format!("there is no member {number} to harm")));
         };
         let network = &self.network;
-        let seat = PointHost::Member(number);
+        let point_host = PointHost::Member(number);
         match (fault.act, &mut member.child) {
             (FaultAction::CutOff, _) => network.disconnect(number),
             (FaultAction::Join, _) => network.reconnect(number),
@@ -368,14 +389,23 @@ impl Testbed {
             }
             (FaultAction::Start, None) => {
                 let address = member.address;
-                let told = arguments_of(&self.member_arguments, number);
-                let (_, mut child) =
-                    start(&self.launcher, network, told, number, address, self.seed, &self.folder)?;
+                let arguments = arguments_of(&self.member_arguments, number);
+                let (_, mut child) = start_member(
+                    &self.launcher,
+                    network,
+                    arguments,
+                    number,
+                    address,
+                    self.seed,
+                    &self.folder,
+                )?;
                 // The log still holds the address of the first process: the port itself is polled.
-                let end = std::time::Instant::now() + super::child_process::STARTUP_TIMEOUT;
-                while !network.run_on(seat, || Ok(http_request(member.address, "GET", "/healthz").is_ok()))? {
+                let deadline = std::time::Instant::now() + super::child_process::STARTUP_TIMEOUT;
+                while !network
+                    .run_on(point_host, || Ok(http_request(member.address, "GET", "/healthz").is_ok()))?
+                {
                     child.check_alive()?;
-                    if std::time::Instant::now() > end {
+                    if std::time::Instant::now() > deadline {
                         return Err(LabError::failed(format!("{} does not come back", member.name)));
                     }
                     std::thread::sleep(super::child_process::POLL_INTERVAL);
@@ -395,9 +425,9 @@ impl Testbed {
                 child.signal(Signal::CONT)
             }
             (FaultAction::Slow | FaultAction::Fail, Some(_)) => {
-                let fail = |error| LabError::failed(format!("cannot harm {}: {error}", member.name));
-                network.run_on(seat, || {
-                    http_request(member.address, "POST", &admin_query(fault)).map(drop).map_err(fail)
+                let fault_error = |error| LabError::failed(format!("cannot harm {}: {error}", member.name));
+                network.run_on(point_host, || {
+                    http_request(member.address, "POST", &admin_query(fault)).map(drop).map_err(fault_error)
                 })
             }
             (FaultAction::Start, Some(_)) => Err(LabError::failed(format!("{} runs already", member.name))),
@@ -411,19 +441,22 @@ impl Testbed {
         let number = self.members.len() + 1;
         self.network.add()?;
         let listen = self.network.free_address(PointHost::Member(number))?;
-        let told = arguments_of(&self.member_arguments, number);
-        let (name, mut child) =
-            start(&self.launcher, &self.network, told, number, listen, self.seed, &self.folder)?;
-        let address = child.address("http")?;
-        self.members.push(TestbedMember::new(name, address, child));
+        let arguments = arguments_of(&self.member_arguments, number);
+        let (name, mut process) =
+            start_member(&self.launcher, &self.network, arguments, number, listen, self.seed, &self.folder)?;
+        let address = process.address("http")?;
+        self.members.push(TestbedMember::new(name, address, process));
         let addresses: Vec<SocketAddr> = self.members.iter().map(|member| member.address).collect();
-        self.proxies.iter_mut().try_for_each(|front| front.set_members(&addresses))
+        self.proxies.iter_mut().try_for_each(|proxy| proxy.set_members(&addresses))
     }
 }
 
 /// Returns the arguments of the member with this number; one that joins has those of the last.
-fn arguments_of(told: &[Vec<String>], number: usize) -> &[String] {
-    told.get(number.wrapping_sub(1)).or_else(|| told.last()).map_or(&[], Vec::as_slice)
+fn arguments_of(arguments_by_member: &[Vec<String>], number: usize) -> &[String] {
+    arguments_by_member
+        .get(number.wrapping_sub(1))
+        .or_else(|| arguments_by_member.last())
+        .map_or(&[], Vec::as_slice)
 }
 
 /// Returns the order that makes a member slow or fail.
@@ -431,70 +464,70 @@ fn admin_query(fault: &FaultInjection) -> String {
     if fault.act == FaultAction::Slow {
         return format!("/_plimsoll/slow?factor={}", fault.factor.unwrap_or(1.0));
     }
-    let after = fault.after.map_or(Duration::ZERO, |span| span.0).as_micros();
-    let with = match fault.with {
+    let after = fault.after.map_or(Duration::ZERO, |duration| duration.0).as_micros();
+    let response = match fault.with {
         Some(FailureResponse::Close) => "close".to_owned(),
         Some(FailureResponse::Status(status)) => status.to_string(),
         None => "500".to_owned(),
     };
-    format!("/_plimsoll/fail?rate={}&after={after}us&with={with}", fault.rate.unwrap_or(1.0))
+    format!("/_plimsoll/fail?rate={}&after={after}us&with={response}", fault.rate.unwrap_or(1.0))
 }
 
 /// Returns the arguments of a member.
-fn arguments_for(members: &MemberGroup, session: Duration, point: &ExperimentPoint) -> Vec<String> {
-    let iiop = point.protocol == LoadProtocol::Iiop;
-    let first = if iiop { "--iiop" } else { "--admin" };
-    let mut told = vec![first.to_owned(), format!("--queue={}", members.queue)];
+fn arguments_for(members: &MemberGroup, session_time: Duration, point: &ExperimentPoint) -> Vec<String> {
+    let is_iiop = point.protocol == LoadProtocol::Iiop;
+    let protocol_flag = if is_iiop { "--iiop" } else { "--admin" };
+    let mut arguments = vec![protocol_flag.to_owned(), format!("--queue={}", members.queue)];
     match members.cores {
         Some(cores) => {
-            told.push(format!("--cores={cores}"));
-            told.extend(members.speed.map(|speed| format!("--speed={speed}")));
-            told.extend(members.antagonist.map(|antagonist| format!("--antagonist={antagonist}")));
-            told.extend(members.ignore_cancel.then(|| "--ignore-cancel".to_owned()));
+            arguments.push(format!("--cores={cores}"));
+            arguments.extend(members.speed.map(|speed| format!("--speed={speed}")));
+            arguments.extend(members.antagonist.map(|antagonist| format!("--antagonist={antagonist}")));
+            arguments.extend(members.ignore_cancel.then(|| "--ignore-cancel".to_owned()));
         }
-        None => told.push(format!("--workers={}", members.workers)),
+        None => arguments.push(format!("--workers={}", members.workers)),
     }
     if let Some(service) = members.service.as_ref().filter(|_| point.application.is_none()) {
-        told.push(format!("--service={service}"));
+        arguments.push(format!("--service={service}"));
     }
     if let Some(dynamic) = &members.dynamic {
-        told.push(format!("--dynamic={dynamic}"));
+        arguments.push(format!("--dynamic={dynamic}"));
     }
     if let Some(swaps) = members.swaps {
-        told.push(format!("--swaps={swaps}"));
+        arguments.push(format!("--swaps={swaps}"));
     }
-    if members.meter || point.balancer.has_agents && !iiop {
-        told.push("--meter".to_owned());
+    if members.meter || point.balancer.has_agents && !is_iiop {
+        arguments.push("--meter".to_owned());
     }
     if members.burn {
-        told.push("--burn".to_owned());
+        arguments.push("--burn".to_owned());
     }
-    if !session.is_zero() {
-        told.push(format!("--session={}us", session.as_micros()));
+    if !session_time.is_zero() {
+        arguments.push(format!("--session={}us", session_time.as_micros()));
     }
     if let Some(body) = members.body {
-        told.push(format!("--body={}", body.0));
+        arguments.push(format!("--body={}", body.0));
     }
-    told
+    arguments
 }
 
 /// Returns the further arguments of a server of the application; it reports its busy times at `orders`.
-fn server_arguments(application: &PointApplication, number: usize, orders: SocketAddr) -> Vec<String> {
+fn server_arguments(application: &PointApplication, number: usize, admin_address: SocketAddr) -> Vec<String> {
     let (steps, receive) = application.steps(number);
-    let mut told = vec![
+    let mut arguments = vec![
         format!("--steps={steps}"),
-        format!("--orders={orders}"),
+        format!("--orders={admin_address}"),
         format!("--body={}", application.length),
     ];
-    told.extend(receive.map(|receive| format!("--receive={receive}")));
-    told
+    arguments.extend(receive.map(|receive| format!("--receive={receive}")));
+    arguments
 }
 
 /// Starts member `number` on its host.
-fn start(
-    tie: &ProcessLauncher,
+fn start_member(
+    launcher: &ProcessLauncher,
     network: &PointNetwork,
-    told: &[String],
+    member_arguments: &[String],
     number: usize,
     listen: SocketAddr,
     seed: u64,
@@ -507,9 +540,9 @@ fn start(
         format!("--name={name}"),
         format!("--seed={}", seed.wrapping_mul(1000).wrapping_add(number as u64)),
     ];
-    arguments.extend_from_slice(told);
+    arguments.extend_from_slice(member_arguments);
     let child = network.run_on(PointHost::Member(number), || {
-        ChildProcess::start(tie, &name, &tie.program, &arguments, folder)
+        ChildProcess::start(launcher, &name, &launcher.program, &arguments, folder)
     })?;
     Ok((name, child))
 }

@@ -23,7 +23,7 @@ pub struct Antagonist {
 }
 
 /// The minimum of a mean time.
-const LEAST: Duration = Duration::from_millis(1);
+const MIN_PERIOD: Duration = Duration::from_millis(1);
 
 impl Antagonist {
     /// Returns the mean share of the speed that it leaves.
@@ -44,25 +44,25 @@ impl FromStr for Antagonist {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || {
+        let error = || {
             format!("`{text}` is not an antagonist: expected a form like `on:3s,off:10s,low:0.3,high:0.8`")
         };
         let (mut on, mut off, mut low, mut high) = (None, None, None, None);
-        for part in text.split(',') {
-            let (key, value) = part.split_once(':').ok_or_else(expected)?;
-            let number = || value.parse::<f64>().map_err(|_| expected());
+        for pair in text.split(',') {
+            let (key, value) = pair.split_once(':').ok_or_else(error)?;
+            let number = || value.parse::<f64>().map_err(|_| error());
             match key {
                 "on" => on = Some(units::parse_duration(value)?),
                 "off" => off = Some(units::parse_duration(value)?),
                 "low" => low = Some(number()?),
                 "high" => high = Some(number()?),
-                _ => return Err(expected()),
+                _ => return Err(error()),
             }
         }
         let (Some(on), Some(off), Some(low), Some(high)) = (on, off, low, high) else {
-            return Err(expected());
+            return Err(error());
         };
-        if on < LEAST || off < LEAST {
+        if on < MIN_PERIOD || off < MIN_PERIOD {
             return Err(format!("`{text}`: `on` and `off` are at least 1ms"));
         }
         if !(low > 0.0 && low <= high && high <= 1.0) {
@@ -89,22 +89,22 @@ pub(super) struct ActiveAntagonist {
 impl ActiveAntagonist {
     /// Creates the antagonist in its stationary state: active with probability on / (on + off).
     pub(super) fn new(antagonist: Antagonist, seed: u64) -> Self {
-        let mut chance = SplitMix64::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let (on, off) = (antagonist.on.as_secs_f64(), antagonist.off.as_secs_f64());
-        let there = chance.bernoulli(on / (on + off));
-        let mut neighbour =
-            Self { antagonist, rng: chance, remaining_share: 1.0, is_active: !there, next_change: 0.0 };
-        neighbour.toggle();
-        neighbour
+        let starts_active = rng.bernoulli(on / (on + off));
+        let mut active =
+            Self { antagonist, rng, remaining_share: 1.0, is_active: !starts_active, next_change: 0.0 };
+        active.toggle();
+        active
     }
 
     /// Starts or ends a time of activity.
     pub(super) fn toggle(&mut self) {
         let Antagonist { on, off, low, high } = self.antagonist;
         self.is_active = !self.is_active;
-        let (mean, left) =
+        let (mean, remaining_share) =
             if self.is_active { (on, low + (high - low) * self.rng.uniform()) } else { (off, 1.0) };
-        self.remaining_share = left;
+        self.remaining_share = remaining_share;
         self.next_change += mean.as_secs_f64() * self.rng.exponential();
     }
 }
@@ -116,17 +116,22 @@ mod tests {
     #[test]
     fn what_it_leaves_on_average_is_known() {
         let antagonist: Antagonist = "on:3s,off:10s,low:0.3,high:0.8".parse().unwrap();
-        let mut neighbour = ActiveAntagonist::new(antagonist, 5);
-        let (mut left, mut now) = (0.0, 0.0);
+        let mut active_antagonist = ActiveAntagonist::new(antagonist, 5);
+        let (mut remaining_integral, mut now) = (0.0, 0.0);
         while now < 1e6 {
-            left += neighbour.remaining_share * (neighbour.next_change - now);
-            now = neighbour.next_change;
-            neighbour.toggle();
+            remaining_integral += active_antagonist.remaining_share * (active_antagonist.next_change - now);
+            now = active_antagonist.next_change;
+            active_antagonist.toggle();
         }
-        assert!((left / now - antagonist.mean()).abs() < 0.003, "{} {}", left / now, antagonist.mean());
+        assert!(
+            (remaining_integral / now - antagonist.mean()).abs() < 0.003,
+            "{} {}",
+            remaining_integral / now,
+            antagonist.mean()
+        );
         assert!((antagonist.mean() - (10.0 + 3.0 * 0.55) / 13.0).abs() < 1e-12);
-        let there = |seed| ActiveAntagonist::new(antagonist, seed).is_active;
-        let count = (0..10_000).filter(|seed| there(*seed)).count();
+        let is_active = |seed| ActiveAntagonist::new(antagonist, seed).is_active;
+        let count = (0..10_000).filter(|seed| is_active(*seed)).count();
         assert!((2100..2500).contains(&count), "{count}");
     }
 

@@ -22,7 +22,7 @@ pub(super) async fn connection(mut stream: TcpStream, member: &MemberState) -> i
             count = stream.read(&mut buffer) => count?,
             _ = stopping.changed() => 0,
         };
-        if count == 0 || member.work.serve(false).await.is_err() {
+        if count == 0 || member.worker_pool.serve(false).await.is_err() {
             return stream.shutdown().await;
         }
         stream.write_all(&buffer[..count]).await?;
@@ -32,25 +32,25 @@ pub(super) async fn connection(mut stream: TcpStream, member: &MemberState) -> i
 /// Echoes datagrams forever.
 pub(super) async fn datagrams(socket: UdpSocket, member: Rc<MemberState>) {
     let socket = Rc::new(socket);
-    let busy = Rc::new(Cell::new(0));
-    let most = member.spec.workers.saturating_add(member.spec.queue_limit);
+    let in_flight = Rc::new(Cell::new(0));
+    let max_in_flight = member.spec.workers.saturating_add(member.spec.queue_limit);
     let greeting = if member.spec.greet { format!("{} ", member.name) } else { String::new() };
     let mut buffer = vec![0; 64 * 1024];
     loop {
         // The error belongs to an earlier answer that could not be delivered.
         let Ok((count, client)) = socket.recv_from(&mut buffer).await else { continue };
-        if busy.get() >= most {
+        if in_flight.get() >= max_in_flight {
             continue;
         }
-        busy.set(busy.get() + 1);
+        in_flight.set(in_flight.get() + 1);
         let answer = [greeting.as_bytes(), &buffer[..count]].concat();
-        let (socket, member, busy) = (socket.clone(), member.clone(), busy.clone());
+        let (socket, member, in_flight) = (socket.clone(), member.clone(), in_flight.clone());
         tokio::task::spawn_local(async move {
-            if member.work.serve(false).await.is_ok() {
+            if member.worker_pool.serve(false).await.is_ok() {
                 // The client has gone or the answer is too long: the datagram is lost.
                 let _ = socket.send_to(&answer, client).await;
             }
-            busy.set(busy.get() - 1);
+            in_flight.set(in_flight.get() - 1);
         });
     }
 }

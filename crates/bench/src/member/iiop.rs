@@ -38,13 +38,13 @@ pub(crate) const PADDING_CONTEXT: u32 = 0x504c_4d02;
 pub(crate) const RECEIVE: &str = "Receive";
 
 /// The maximum length of a message, and of all fragments of one connection together, in bytes.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// The maximum number of fragmented messages at a time on one connection.
-const MOST_OPEN: usize = 64;
+const MAX_FRAGMENTED_MESSAGES: usize = 64;
 /// The maximum number of requests in service at a time on one connection; further input stays unread.
-const MOST_SERVED: usize = 1024;
+const MAX_IN_SERVICE: usize = 1024;
 /// The minimum capacity of a read.
-const READ: usize = 16 * 1024;
+const READ_BYTES: usize = 16 * 1024;
 
 /// Returns the reference of a member that listens on `address`; an unspecified address becomes the loopback
 /// address.
@@ -63,25 +63,28 @@ pub fn reference(address: SocketAddr) -> Ior {
 /// Serves one client.
 pub(super) async fn connection(stream: TcpStream, member: Rc<MemberState>) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut wire = IiopConnection {
+    let mut connection = IiopConnection {
         stream,
         input: Vec::new(),
         output: Vec::new(),
-        assembler: FragmentAssembler::new(AssemblyLimits { messages: MOST_OPEN, bytes: MOST_BYTES }),
+        assembler: FragmentAssembler::new(AssemblyLimits {
+            messages: MAX_FRAGMENTED_MESSAGES,
+            bytes: MAX_MESSAGE_BYTES,
+        }),
         in_service: JoinSet::new(),
-        cancels: HashMap::new(),
-        form: MessageFormat { version: GiopVersion::V1_0, order: ByteOrder::Big },
-        first: true,
+        abort_handles: HashMap::new(),
+        format: MessageFormat { version: GiopVersion::V1_0, order: ByteOrder::Big },
+        is_first: true,
         member,
     };
-    let ended = wire.run().await;
-    if matches!(ended, Ok(ConnectionEnd::ClientClosed))
-        && (wire.member.spec.cores.is_none() || wire.member.spec.ignore_cancel)
+    let result = connection.run().await;
+    if matches!(result, Ok(ConnectionEnd::ClientClosed))
+        && (connection.member.spec.cores.is_none() || connection.member.spec.ignore_cancel)
     {
         // A member that does not notice the end of the connection goes on with the work.
-        while wire.in_service.join_next().await.is_some() {}
+        while connection.in_service.join_next().await.is_some() {}
     }
-    ended.map(drop)
+    result.map(drop)
 }
 
 /// A connection with its input and output buffers.
@@ -93,11 +96,11 @@ struct IiopConnection {
     /// The requests in service.
     in_service: JoinSet<ServedRequest>,
     /// The handles that cancel them, by request id.
-    cancels: HashMap<u32, AbortHandle>,
+    abort_handles: HashMap<u32, AbortHandle>,
     /// The form of the last message received.
-    form: MessageFormat,
+    format: MessageFormat,
     /// Whether no request has been served yet.
-    first: bool,
+    is_first: bool,
     member: Rc<MemberState>,
 }
 
@@ -107,7 +110,7 @@ struct ServedRequest {
     /// The reply, empty for a oneway.
     reply: Vec<u8>,
     /// Whether the connection ends with it.
-    closes: bool,
+    closes_connection: bool,
 }
 
 /// The reason why a connection ends.
@@ -122,36 +125,36 @@ enum ConnectionEnd {
 impl IiopConnection {
     async fn run(&mut self) -> io::Result<ConnectionEnd> {
         let mut stopping = self.member.stopping.clone();
-        let mut stopped = false;
+        let mut is_stopping = false;
         loop {
-            if !stopped && let Some(end) = self.handle_messages() {
+            if !is_stopping && let Some(end) = self.handle_messages() {
                 self.flush().await?;
                 self.stream.shutdown().await?;
                 return Ok(end);
             }
-            if stopped && self.in_service.is_empty() {
-                write::close(&mut self.output, self.form);
+            if is_stopping && self.in_service.is_empty() {
+                write::close(&mut self.output, self.format);
                 self.flush().await?;
                 self.stream.shutdown().await?;
                 return Ok(ConnectionEnd::MemberClosed);
             }
             self.flush().await?;
-            let room = self.in_service.len() < MOST_SERVED && !stopped;
+            let can_read = self.in_service.len() < MAX_IN_SERVICE && !is_stopping;
             tokio::select! {
                 biased;
-                done = self.in_service.join_next(), if !self.in_service.is_empty() => {
-                    if self.queue_replies(done) {
+                finished = self.in_service.join_next(), if !self.in_service.is_empty() => {
+                    if self.queue_replies(finished) {
                         self.flush().await?;
                         self.stream.shutdown().await?;
                         return Ok(ConnectionEnd::MemberClosed);
                     }
                 }
-                count = read(&mut self.stream, &mut self.input), if room => {
+                count = read(&mut self.stream, &mut self.input), if can_read => {
                     if count? == 0 {
                         return Ok(ConnectionEnd::ClientClosed);
                     }
                 }
-                _ = stopping.wait_for(|stopping| *stopping), if !stopped => stopped = true,
+                _ = stopping.wait_for(|stopping| *stopping), if !is_stopping => is_stopping = true,
             }
         }
     }
@@ -162,12 +165,14 @@ impl IiopConnection {
         let input = std::mem::take(&mut self.input);
         let mut start = 0;
         let mut end = None;
-        while end.is_none() && self.in_service.len() < MOST_SERVED {
-            match next_message(&input[start..], MOST_BYTES) {
+        while end.is_none() && self.in_service.len() < MAX_IN_SERVICE {
+            match next_message(&input[start..], MAX_MESSAGE_BYTES) {
                 Ok(NextMessage::Partial { .. }) => break,
                 Ok(NextMessage::Whole { header, len }) => {
-                    self.form = header.format();
-                    end = self.message(&input[start..start + len]).unwrap_or_else(|_| Some(self.refuse()));
+                    self.format = header.format();
+                    end = self
+                        .handle_message(&input[start..start + len])
+                        .unwrap_or_else(|_| Some(self.refuse()));
                     start += len;
                 }
                 Err(_) => end = Some(self.refuse()),
@@ -178,20 +183,20 @@ impl IiopConnection {
         end
     }
 
-    fn message(&mut self, message: &[u8]) -> Result<Option<ConnectionEnd>, GiopError> {
-        let Some(whole) = self.assembler.accept(message)? else { return Ok(None) };
-        let GiopMessage { header, content } = GiopMessage::parse(&whole)?;
+    fn handle_message(&mut self, message: &[u8]) -> Result<Option<ConnectionEnd>, GiopError> {
+        let Some(assembled) = self.assembler.accept(message)? else { return Ok(None) };
+        let GiopMessage { header, content } = GiopMessage::parse(&assembled)?;
         match content {
             MessageContent::Request(request) => return Ok(self.serve(&header, &request)),
             MessageContent::LocateRequest(request) => {
-                write::locate_status(&mut self.output, self.form, request.id, true)
+                write::locate_status(&mut self.output, self.format, request.id, true)
             }
             MessageContent::CancelRequest(id) => {
                 if self.member.spec.cores.is_some()
                     && !self.member.spec.ignore_cancel
-                    && let Some(given_up) = self.cancels.remove(&id)
+                    && let Some(abort_handle) = self.abort_handles.remove(&id)
                 {
-                    given_up.abort();
+                    abort_handle.abort();
                 }
             }
             MessageContent::CloseConnection | MessageContent::MessageError => {
@@ -206,57 +211,63 @@ impl IiopConnection {
 
     fn serve(&mut self, header: &GiopHeader, request: &GiopRequest<'_>) -> Option<ConnectionEnd> {
         let member = &self.member;
-        let receives = member.spec.receive_steps.is_some()
+        let is_receive = member.spec.receive_steps.is_some()
             && matches!(request.target, TargetAddress::Key(key) if key == RECEIVE.as_bytes());
-        member.requests.set(member.requests.get() + u64::from(!receives));
-        let failing = member.failure_mode.get();
-        let fails = member.rng.borrow_mut().bernoulli(failing.rate);
-        let own = latency::is_adapter_operation(request.operation);
-        let first = !own && std::mem::take(&mut self.first);
-        let form = header.format();
-        let named = ServiceContext { id: MEMBER_CONTEXT, data: member.name.as_bytes() };
+        member.requests.set(member.requests.get() + u64::from(!is_receive));
+        let failure_mode = member.failure_mode.get();
+        let should_fail = member.rng.borrow_mut().bernoulli(failure_mode.rate);
+        let is_adapter_operation = latency::is_adapter_operation(request.operation);
+        let is_first = !is_adapter_operation && std::mem::take(&mut self.is_first);
+        let format = header.format();
+        let member_context = ServiceContext { id: MEMBER_CONTEXT, data: member.name.as_bytes() };
         let mut reply = Vec::with_capacity(64);
-        let padding = vec![0; member.spec.body_length.filter(|_| !receives).unwrap_or(0)];
+        let padding = vec![0; member.spec.body_length.filter(|_| !is_receive).unwrap_or(0)];
         let padding = ServiceContext { id: PADDING_CONTEXT, data: &padding };
-        let contexts = if padding.data.is_empty() { &[named][..] } else { &[named, padding][..] };
-        let closes = fails && failing.refusal == FailureResponse::Close;
-        if fails {
-            refusal(&mut reply, form, request, &FAILS);
+        let contexts =
+            if padding.data.is_empty() { &[member_context][..] } else { &[member_context, padding][..] };
+        let closes_connection = should_fail && failure_mode.refusal == FailureResponse::Close;
+        if should_fail {
+            write_exception(&mut reply, format, request, &FAILURE_EXCEPTION);
         } else {
-            latency::reply(&mut reply, form, request, member, contexts);
+            latency::reply(&mut reply, format, request, member, contexts);
         }
-        if closes {
+        if closes_connection {
             reply.clear();
         }
         // Without a service time there is nothing to wait for. With steps, the object adapter's own
         // operations are answered at once, as over http: a balancer would avoid a busy member that is slow to
         // answer them, while a model chooses at random.
-        let at_once = member.work.is_instant(first) || (own && member.spec.steps.is_some());
-        if at_once && !receives && !(fails && failing.after.is_some()) {
+        let is_instant =
+            member.worker_pool.is_instant(is_first) || (is_adapter_operation && member.spec.steps.is_some());
+        if is_instant && !is_receive && !(should_fail && failure_mode.after.is_some()) {
             self.output.append(&mut reply);
-            return closes.then_some(ConnectionEnd::MemberClosed);
+            return closes_connection.then_some(ConnectionEnd::MemberClosed);
         }
-        let (id, wanted, member) = (request.id, request.expected_response, member.clone());
-        let given_up = self.in_service.spawn_local(async move {
+        let (id, expected_response, member) = (request.id, request.expected_response, member.clone());
+        let abort_handle = self.in_service.spawn_local(async move {
             let _flight = member.track_in_flight();
-            match failing.after.filter(|_| fails) {
-                Some(after) => member.work.sleep(after).await,
-                None if receives => member.work.receive().await,
+            match failure_mode.after.filter(|_| should_fail) {
+                Some(delay) => member.worker_pool.sleep(delay).await,
+                None if is_receive => member.worker_pool.receive().await,
                 None => {
-                    let turn = async {
-                        if own { member.work.wait_for_worker().await } else { member.work.serve(first).await }
+                    let service = async {
+                        if is_adapter_operation {
+                            member.worker_pool.wait_for_worker().await
+                        } else {
+                            member.worker_pool.serve(is_first).await
+                        }
                     };
-                    if turn.await.is_err() {
+                    if service.await.is_err() {
                         reply.clear();
-                        if wanted != ExpectedResponse::Oneway {
-                            write::exception(&mut reply, form, id, &SystemException::TRANSIENT);
+                        if expected_response != ExpectedResponse::Oneway {
+                            write::exception(&mut reply, format, id, &SystemException::TRANSIENT);
                         }
                     }
                 }
             }
-            ServedRequest { id, reply, closes }
+            ServedRequest { id, reply, closes_connection }
         });
-        self.cancels.insert(id, given_up);
+        self.abort_handles.insert(id, abort_handle);
         None
     }
 
@@ -264,12 +275,12 @@ impl IiopConnection {
     /// closed.
     fn queue_replies(&mut self, first: Option<Result<ServedRequest, tokio::task::JoinError>>) -> bool {
         let mut next = first;
-        while let Some(done) = next {
+        while let Some(finished) = next {
             // A cancelled request has no reply.
-            if let Ok(ServedRequest { id, reply, closes }) = done {
-                self.cancels.remove(&id);
+            if let Ok(ServedRequest { id, reply, closes_connection }) = finished {
+                self.abort_handles.remove(&id);
                 self.output.extend_from_slice(&reply);
-                if closes {
+                if closes_connection {
                     return true;
                 }
             }
@@ -279,7 +290,7 @@ impl IiopConnection {
     }
 
     fn refuse(&mut self) -> ConnectionEnd {
-        write::error(&mut self.output, self.form);
+        write::error(&mut self.output, self.format);
         ConnectionEnd::MemberClosed
     }
 
@@ -293,16 +304,21 @@ impl IiopConnection {
 }
 
 /// The exception of a request that fails on purpose.
-const FAILS: SystemException<'static> =
+const FAILURE_EXCEPTION: SystemException<'static> =
     SystemException { type_id: b"IDL:omg.org/CORBA/UNKNOWN:1.0", ..SystemException::TRANSIENT };
 
-fn refusal(reply: &mut Vec<u8>, form: MessageFormat, request: &GiopRequest<'_>, why: &SystemException<'_>) {
+fn write_exception(
+    reply: &mut Vec<u8>,
+    format: MessageFormat,
+    request: &GiopRequest<'_>,
+    exception: &SystemException<'_>,
+) {
     if request.expected_response != ExpectedResponse::Oneway {
-        write::exception(reply, form, request.id, why);
+        write::exception(reply, format, request.id, exception);
     }
 }
 
 async fn read(stream: &mut TcpStream, input: &mut Vec<u8>) -> io::Result<usize> {
-    input.reserve(READ);
+    input.reserve(READ_BYTES);
     stream.read_buf(input).await
 }

@@ -23,9 +23,9 @@ impl LoadMeter {
     pub(super) fn begin(&self) -> Result<CountedRequest<'_>, Vec<u8>> {
         let mut meter = self.meter.borrow_mut();
         if meter.is_full() {
-            return Err(line(meter.reading(), true));
+            return Err(report_line(meter.reading(), true));
         }
-        Ok(CountedRequest { counted: Some((self, meter.begin(self.now()))) })
+        Ok(CountedRequest { metered: Some((self, meter.begin(self.now()))) })
     }
 
     fn now(&self) -> Time {
@@ -37,15 +37,15 @@ impl LoadMeter {
 #[derive(Default)]
 pub(super) struct CountedRequest<'a> {
     /// `None` if the member has no meter, or after the answer.
-    counted: Option<(&'a LoadMeter, MeteredRequest)>,
+    metered: Option<(&'a LoadMeter, MeteredRequest)>,
 }
 
 impl CountedRequest<'_> {
     /// Ends the request; returns the header line of the answer, empty if there is no meter.
     pub(super) fn end(&mut self, succeeded: bool) -> Vec<u8> {
-        let Some((gauge, job)) = self.counted.take() else { return Vec::new() };
-        let reading = gauge.meter.borrow_mut().end(job, succeeded, gauge.now());
-        line(reading, false)
+        let Some((load_meter, request)) = self.metered.take() else { return Vec::new() };
+        let reading = load_meter.meter.borrow_mut().end(request, succeeded, load_meter.now());
+        report_line(reading, false)
     }
 }
 
@@ -55,9 +55,12 @@ impl Drop for CountedRequest<'_> {
     }
 }
 
-fn line(reading: Reading, full: bool) -> Vec<u8> {
+fn report_line(reading: Reading, is_full: bool) -> Vec<u8> {
     let mut line = Vec::with_capacity(256);
-    load_report::write(&LoadReport { reading, not_processed: full.then_some(NotProcessed::Full) }, &mut line);
+    load_report::write(
+        &LoadReport { reading, not_processed: is_full.then_some(NotProcessed::Full) },
+        &mut line,
+    );
     line
 }
 
@@ -75,25 +78,31 @@ mod tests {
     #[test]
     fn the_knee_comes_near_the_number_of_cores() {
         let service: ServiceTime = "lognormal:10ms:1.2:300ms".parse().unwrap();
-        let (mut sharing, mut meter) = (ProcessorSharing::new(4.0, 1.0), Meter::new(Time(0)));
-        let (mut chance, mut knees, mut asks) = (SplitMix64::new(1), Vec::new(), [0.0_f64; 10]);
+        let (mut processor, mut meter) = (ProcessorSharing::new(4.0, 1.0), Meter::new(Time(0)));
+        let (mut rng, mut knees, mut request_times) = (SplitMix64::new(1), Vec::new(), [0.0_f64; 10]);
         while knees.len() < 2000 {
-            let (client, ask) =
-                (0..10).map(|client| (client, asks[client])).min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
-            let end = sharing.next_end().unwrap_or(f64::INFINITY);
-            let now = Time(0) + Duration::from_secs_f64(ask.min(end));
-            let (client, reading) = if end <= ask {
-                let (client, job) = sharing.pop_ended(end).unwrap();
-                (client, meter.end(job, true, now))
+            let (client, request_time) = (0..10)
+                .map(|client| (client, request_times[client]))
+                .min_by(|a, b| a.1.total_cmp(&b.1))
+                .unwrap();
+            let next_end = processor.next_end().unwrap_or(f64::INFINITY);
+            let now = Time(0) + Duration::from_secs_f64(request_time.min(next_end));
+            let (client, reading) = if next_end <= request_time {
+                let (client, request) = processor.pop_ended(next_end).unwrap();
+                (client, meter.end(request, true, now))
             } else if meter.is_full() {
                 (client, meter.reading())
             } else {
-                asks[client] = f64::INFINITY;
-                sharing.begin(ask, service.draw(&mut chance).as_secs_f64(), (client, meter.begin(now)));
+                request_times[client] = f64::INFINITY;
+                processor.begin(
+                    request_time,
+                    service.draw(&mut rng).as_secs_f64(),
+                    (client, meter.begin(now)),
+                );
                 continue;
             };
             knees.push(f64::from(reading.knee));
-            asks[client] = ask.min(end) + chance.exponential() * 0.015;
+            request_times[client] = request_time.min(next_end) + rng.exponential() * 0.015;
         }
         // The mean of the reports after the learning phase. A single report may hold a trial limit, which is
         // lower to measure what is lost by it.

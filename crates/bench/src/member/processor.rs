@@ -23,7 +23,7 @@ pub(super) struct SharedProcessor(Rc<ProcessorInner>);
 
 struct ProcessorInner {
     cores: f64,
-    alarm: TimerFd,
+    timer: TimerFd,
     start: Instant,
     /// The maximum number of jobs at once.
     max_jobs: usize,
@@ -33,7 +33,7 @@ struct ProcessorInner {
 struct ProcessorState {
     sharing: ProcessorSharing<oneshot::Sender<()>>,
     /// The time for which the alarm is set.
-    alarm_at: f64,
+    timer_deadline: f64,
     speed: f64,
     slowdown: f64,
     pending_slowdown: Option<Slowdown>,
@@ -41,7 +41,7 @@ struct ProcessorState {
 }
 
 /// The maximum time for which the alarm is set, in seconds: the kernel's clock has a last second.
-const FAR: f64 = 1e9;
+const MAX_TIMER_SECONDS: f64 = 1e9;
 
 impl SharedProcessor {
     /// Creates the processors of a member with `cores` cores, driven by a task of the current local runtime.
@@ -51,7 +51,7 @@ impl SharedProcessor {
     pub(super) fn new(spec: &MemberSpec, cores: f64) -> io::Result<Self> {
         let processor = Self(Rc::new(ProcessorInner {
             cores,
-            alarm: TimerFd::new()?,
+            timer: TimerFd::new()?,
             start: Instant::now(),
             max_jobs: spec.queue_limit.max(1),
             state: RefCell::new(ProcessorState::new(spec, cores)),
@@ -63,20 +63,20 @@ impl SharedProcessor {
 
     /// Performs an amount of work, concurrently with other jobs. Dropping the future before its end cancels
     /// the job.
-    pub(super) async fn serve(&self, work: Duration) -> Result<(), QueueFull> {
+    pub(super) async fn serve(&self, demand: Duration) -> Result<(), QueueFull> {
         let now = self.process_events();
-        let (wake, woken) = oneshot::channel();
+        let (done_sender, done) = oneshot::channel();
         let job = {
             let mut state = self.0.state.borrow_mut();
             if state.sharing.len() >= self.0.max_jobs {
                 return Err(QueueFull);
             }
-            let ticket = state.sharing.begin(now, work.as_secs_f64(), wake);
-            self.set_alarm(&mut state);
+            let ticket = state.sharing.begin(now, demand.as_secs_f64(), done_sender);
+            self.arm_timer(&mut state);
             ProcessorJob { processor: self, ticket }
         };
         // The sender is lost only with the runtime.
-        let _ = woken.await;
+        let _ = done.await;
         drop(job);
         Ok(())
     }
@@ -98,7 +98,7 @@ impl SharedProcessor {
         let mut state = self.0.state.borrow_mut();
         state.slowdown = factor;
         state.update_speed(now);
-        self.set_alarm(&mut state);
+        self.arm_timer(&mut state);
     }
 
     /// Processes all events until now; returns the current time in seconds.
@@ -106,20 +106,20 @@ impl SharedProcessor {
         let now = self.0.start.elapsed().as_secs_f64();
         let mut state = self.0.state.borrow_mut();
         state.process_events(now);
-        self.set_alarm(&mut state);
+        self.arm_timer(&mut state);
         now
     }
 
-    fn set_alarm(&self, state: &mut ProcessorState) {
-        if let Some(next) = state.next_alarm() {
-            self.0.alarm.set(self.0.start + Duration::from_secs_f64(next.min(FAR)));
+    fn arm_timer(&self, state: &mut ProcessorState) {
+        if let Some(next_deadline) = state.next_timer_deadline() {
+            self.0.timer.set(self.0.start + Duration::from_secs_f64(next_deadline.min(MAX_TIMER_SECONDS)));
         }
     }
 
     async fn run(self) {
         loop {
-            self.0.alarm.expired().await;
-            self.0.state.borrow_mut().alarm_at = f64::INFINITY;
+            self.0.timer.expired().await;
+            self.0.state.borrow_mut().timer_deadline = f64::INFINITY;
             self.process_events();
         }
     }
@@ -130,7 +130,7 @@ impl ProcessorState {
     fn new(spec: &MemberSpec, cores: f64) -> Self {
         let mut state = Self {
             sharing: ProcessorSharing::new(cores, spec.speed),
-            alarm_at: f64::INFINITY,
+            timer_deadline: f64::INFINITY,
             speed: spec.speed,
             slowdown: 1.0,
             pending_slowdown: spec.slowdown,
@@ -145,52 +145,55 @@ impl ProcessorState {
 
     /// Processes all events until `now`.
     fn process_events(&mut self, now: f64) {
-        while let Some(turn) = self.next_speed_change().filter(|turn| *turn <= now) {
-            self.finish(turn);
-            if let Some(neighbour) =
-                self.antagonist.as_mut().filter(|neighbour| neighbour.next_change <= turn)
+        while let Some(change_at) = self.next_speed_change().filter(|change_at| *change_at <= now) {
+            self.finish(change_at);
+            if let Some(antagonist) =
+                self.antagonist.as_mut().filter(|antagonist| antagonist.next_change <= change_at)
             {
-                neighbour.toggle();
+                antagonist.toggle();
             }
-            if let Some(later) = self.pending_slowdown.take_if(|later| later.after.as_secs_f64() <= turn) {
-                self.speed /= later.factor.max(1.0 / MAX_SLOW);
+            if let Some(slowdown) =
+                self.pending_slowdown.take_if(|slowdown| slowdown.after.as_secs_f64() <= change_at)
+            {
+                self.speed /= slowdown.factor.max(1.0 / MAX_SLOW);
             }
-            self.update_speed(turn);
+            self.update_speed(change_at);
         }
         self.finish(now);
     }
 
     /// Returns the time to set the alarm to, if an event precedes the time it is set to. An alarm that fires
     /// in vain costs less than one that is set anew whenever jobs slow down.
-    fn next_alarm(&mut self) -> Option<f64> {
-        let next = [self.sharing.next_end(), self.next_speed_change()]
+    fn next_timer_deadline(&mut self) -> Option<f64> {
+        let next_event = [self.sharing.next_end(), self.next_speed_change()]
             .into_iter()
             .flatten()
             .fold(f64::INFINITY, f64::min);
-        (next < self.alarm_at && next.is_finite()).then(|| {
-            self.alarm_at = next;
-            next
+        (next_event < self.timer_deadline && next_event.is_finite()).then(|| {
+            self.timer_deadline = next_event;
+            next_event
         })
     }
 
     /// Returns the time at which the speed changes next by itself.
     fn next_speed_change(&self) -> Option<f64> {
-        let neighbour = self.antagonist.as_ref().map(|neighbour| neighbour.next_change);
-        let later = self.pending_slowdown.map(|later| later.after.as_secs_f64());
-        [neighbour, later].into_iter().flatten().min_by(f64::total_cmp)
+        let antagonist_change = self.antagonist.as_ref().map(|antagonist| antagonist.next_change);
+        let slowdown_start = self.pending_slowdown.map(|slowdown| slowdown.after.as_secs_f64());
+        [antagonist_change, slowdown_start].into_iter().flatten().min_by(f64::total_cmp)
     }
 
     /// Wakes the jobs that have ended by `now`.
     fn finish(&mut self, now: f64) {
-        while let Some(wake) = self.sharing.pop_ended(now) {
+        while let Some(done_sender) = self.sharing.pop_ended(now) {
             // The receiver may have given up.
-            let _ = wake.send(());
+            let _ = done_sender.send(());
         }
     }
 
     fn update_speed(&mut self, now: f64) {
-        let left = self.antagonist.as_ref().map_or(1.0, |neighbour| neighbour.remaining_share);
-        self.sharing.set_speed(now, self.speed * left / self.slowdown.clamp(1.0 / MAX_SLOW, MAX_SLOW));
+        let remaining_share = self.antagonist.as_ref().map_or(1.0, |antagonist| antagonist.remaining_share);
+        self.sharing
+            .set_speed(now, self.speed * remaining_share / self.slowdown.clamp(1.0 / MAX_SLOW, MAX_SLOW));
     }
 }
 
@@ -205,7 +208,7 @@ impl Drop for ProcessorJob<'_> {
         let now = self.processor.process_events();
         let mut state = self.processor.0.state.borrow_mut();
         if state.sharing.cancel(now, self.ticket).is_some() {
-            self.processor.set_alarm(&mut state);
+            self.processor.arm_timer(&mut state);
         }
     }
 }
@@ -239,67 +242,68 @@ mod tests {
     struct VirtualProcessor {
         state: ProcessorState,
         jobs: Vec<(usize, Receiver<()>)>,
-        begun: usize,
+        started_jobs: usize,
     }
 
     impl VirtualProcessor {
         fn new(change: impl FnOnce(&mut MemberSpec)) -> Self {
             let mut state = ProcessorState::new(&spec(change), 4.0);
-            state.next_alarm();
-            Self { state, jobs: Vec::new(), begun: 0 }
+            state.next_timer_deadline();
+            Self { state, jobs: Vec::new(), started_jobs: 0 }
         }
 
         /// Begins a job with `work` seconds of work, as an arriving request does.
         fn begin(&mut self, now: f64, work: f64) -> JobTicket {
             self.state.process_events(now);
-            let (wake, woken) = oneshot::channel();
-            let ticket = self.state.sharing.begin(now, work, wake);
-            self.state.next_alarm();
-            self.jobs.push((self.begun, woken));
-            self.begun += 1;
+            let (done_sender, done) = oneshot::channel();
+            let ticket = self.state.sharing.begin(now, work, done_sender);
+            self.state.next_timer_deadline();
+            self.jobs.push((self.started_jobs, done));
+            self.started_jobs += 1;
             ticket
         }
 
         /// Lets the alarm fire `late` seconds late each time until all jobs are done; returns when each was
         /// done.
-        fn run(&mut self, late: f64) -> Vec<(usize, f64)> {
-            let mut done = Vec::new();
+        fn run(&mut self, delay: f64) -> Vec<(usize, f64)> {
+            let mut finished = Vec::new();
             while !self.jobs.is_empty() {
-                let now = self.state.alarm_at + late;
-                self.state.alarm_at = f64::INFINITY;
+                let now = self.state.timer_deadline + delay;
+                self.state.timer_deadline = f64::INFINITY;
                 self.state.process_events(now);
-                self.state.next_alarm();
-                let ended = self.jobs.extract_if(.., |(_, woken)| woken.try_recv().is_ok());
-                done.extend(ended.map(|(job, _)| (job, now)));
+                self.state.next_timer_deadline();
+                let ended_jobs =
+                    self.jobs.extract_if(.., |(_, done_receiver)| done_receiver.try_recv().is_ok());
+                finished.extend(ended_jobs.map(|(job, _)| (job, now)));
             }
-            done
+            finished
         }
     }
 
     #[track_caller]
-    fn assert_done(done: &[(usize, f64)], expected: impl IntoIterator<Item = (usize, f64)>) {
+    fn assert_done(finished: &[(usize, f64)], expected: impl IntoIterator<Item = (usize, f64)>) {
         let expected: Vec<_> = expected.into_iter().collect();
-        let near = |((job, at), (due_job, due)): (&(usize, f64), &(usize, f64))| {
-            job == due_job && (at - due).abs() < 1e-9
+        let matches_expected = |((job, end), (due_job, expected_end)): (&(usize, f64), &(usize, f64))| {
+            job == due_job && (end - expected_end).abs() < 1e-9
         };
         assert!(
-            done.len() == expected.len() && done.iter().zip(&expected).all(near),
-            "{done:?} {expected:?}"
+            finished.len() == expected.len() && finished.iter().zip(&expected).all(matches_expected),
+            "{finished:?} {expected:?}"
         );
     }
 
     #[test]
     fn two_hundred_jobs_end_at_their_time() {
-        let mut computed = VirtualProcessor::new(|_| {});
+        let mut virtual_processor = VirtualProcessor::new(|_| {});
         for _ in 0..200 {
-            computed.begin(0.0, 1e-3);
+            virtual_processor.begin(0.0, 1e-3);
         }
         // 200 ms of work on four cores.
-        assert_done(&computed.run(0.0), (0..200).map(|job| (job, 0.05)));
+        assert_done(&virtual_processor.run(0.0), (0..200).map(|job| (job, 0.05)));
         assert!(
-            (computed.state.sharing.core_seconds() - 0.2).abs() < 1e-9,
+            (virtual_processor.state.sharing.core_seconds() - 0.2).abs() < 1e-9,
             "{}",
-            computed.state.sharing.core_seconds()
+            virtual_processor.state.sharing.core_seconds()
         );
     }
 
@@ -308,22 +312,25 @@ mod tests {
         // Eight jobs share four cores for 20 ms; then each of the longer ones has a core for the 10 ms that
         // are left. The alarm is first set for the time at which the shorter ones would have ended without
         // the others.
-        for (late, short, long) in [(0.0, 0.02, 0.03), (0.007, 0.027, 0.037), (1.0, 1.01, 1.01)] {
-            let mut computed = VirtualProcessor::new(|_| {});
+        for (delay, short_end, long_end) in [(0.0, 0.02, 0.03), (0.007, 0.027, 0.037), (1.0, 1.01, 1.01)] {
+            let mut virtual_processor = VirtualProcessor::new(|_| {});
             for work in [0.01, 0.02] {
                 for _ in 0..4 {
-                    computed.begin(0.0, work);
+                    virtual_processor.begin(0.0, work);
                 }
             }
-            assert_done(&computed.run(late), (0..8).map(|job| (job, if job < 4 { short } else { long })));
+            assert_done(
+                &virtual_processor.run(delay),
+                (0..8).map(|job| (job, if job < 4 { short_end } else { long_end })),
+            );
             assert!(
-                (computed.state.sharing.core_seconds() - 0.12).abs() < 1e-9,
+                (virtual_processor.state.sharing.core_seconds() - 0.12).abs() < 1e-9,
                 "{}",
-                computed.state.sharing.core_seconds()
+                virtual_processor.state.sharing.core_seconds()
             );
             // A job that arrives after all of that has a core at once.
-            computed.begin(2.0, 0.01);
-            assert_done(&computed.run(0.0), [(8, 2.01)]);
+            virtual_processor.begin(2.0, 0.01);
+            assert_done(&virtual_processor.run(0.0), [(8, 2.01)]);
         }
     }
 
@@ -332,7 +339,7 @@ mod tests {
         on_four_cores(
             |_| {},
             async |processor| {
-                let begin = Instant::now();
+                let start = Instant::now();
                 let task = |_| {
                     let processor = processor.clone();
                     tokio::task::spawn_local(async move { processor.serve(MS).await.unwrap() })
@@ -341,7 +348,7 @@ mod tests {
                     task.await.unwrap();
                 }
                 // 200 ms of work on four cores.
-                assert!(begin.elapsed() >= 50 * MS, "{:?}", begin.elapsed());
+                assert!(start.elapsed() >= 50 * MS, "{:?}", start.elapsed());
                 assert!((processor.core_seconds() - 0.2).abs() < 1e-9, "{}", processor.core_seconds());
             },
         );
@@ -352,42 +359,43 @@ mod tests {
         on_four_cores(
             |_| {},
             async |processor| {
-                let long = Duration::from_secs(1000);
+                let endless = Duration::from_secs(1000);
                 for _ in 0..40 {
-                    assert!(tokio::time::timeout(MS, processor.serve(long)).await.is_err());
+                    assert!(tokio::time::timeout(MS, processor.serve(endless)).await.is_err());
                 }
                 assert_eq!(processor.0.state.borrow().sharing.len(), 0);
             },
         );
-        let mut computed = VirtualProcessor::new(|_| {});
-        let tickets: Vec<_> = (0..40).map(|_| computed.begin(0.0, 1000.0)).collect();
+        let mut virtual_processor = VirtualProcessor::new(|_| {});
+        let tickets: Vec<_> = (0..40).map(|_| virtual_processor.begin(0.0, 1000.0)).collect();
         for ticket in tickets {
-            assert!(computed.state.sharing.cancel(0.001, ticket).is_some());
+            assert!(virtual_processor.state.sharing.cancel(0.001, ticket).is_some());
         }
-        computed.jobs.clear();
+        virtual_processor.jobs.clear();
         for _ in 0..4 {
-            computed.begin(0.002, 0.05);
+            virtual_processor.begin(0.002, 0.05);
         }
-        assert_done(&computed.run(0.0), (40..44).map(|job| (job, 0.052)));
+        assert_done(&virtual_processor.run(0.0), (40..44).map(|job| (job, 0.052)));
     }
 
     #[test]
     fn slow_downs_meet_jobs_in_service() {
-        let slower = |spec: &mut MemberSpec| spec.slowdown = Some(Slowdown { after: 20 * MS, factor: 10.0 });
-        let mut computed = VirtualProcessor::new(slower);
+        let slow_down =
+            |spec: &mut MemberSpec| spec.slowdown = Some(Slowdown { after: 20 * MS, factor: 10.0 });
+        let mut virtual_processor = VirtualProcessor::new(slow_down);
         for _ in 0..2 {
-            computed.begin(0.0, 0.03);
+            virtual_processor.begin(0.0, 0.03);
         }
         // 20 ms at full speed and the other 10 ms at a tenth of it.
-        assert_done(&computed.run(0.0), [(0, 0.12), (1, 0.12)]);
-        computed.state.slowdown = 0.1;
-        computed.state.update_speed(0.2);
-        computed.begin(0.2, 0.03);
-        assert_done(&computed.run(0.0), [(2, 0.23)]);
-        on_four_cores(slower, async |processor| {
-            let begin = Instant::now();
+        assert_done(&virtual_processor.run(0.0), [(0, 0.12), (1, 0.12)]);
+        virtual_processor.state.slowdown = 0.1;
+        virtual_processor.state.update_speed(0.2);
+        virtual_processor.begin(0.2, 0.03);
+        assert_done(&virtual_processor.run(0.0), [(2, 0.23)]);
+        on_four_cores(slow_down, async |processor| {
+            let start = Instant::now();
             assert!(processor.serve(30 * MS).await.is_ok());
-            assert!(begin.elapsed() >= 119 * MS, "{:?}", begin.elapsed());
+            assert!(start.elapsed() >= 119 * MS, "{:?}", start.elapsed());
             processor.set_slowdown(0.1);
             assert!(processor.serve(30 * MS).await.is_ok());
         });

@@ -17,41 +17,42 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::MemberState;
 
 /// The time between two reports.
-const EACH: Duration = Duration::from_millis(250);
+const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Sends reports forever.
-pub(super) async fn push_reports(to: SocketAddr, member: Rc<MemberState>) {
-    let mut tick = interval(EACH);
+pub(super) async fn push_reports(report_address: SocketAddr, member: Rc<MemberState>) {
+    let mut tick = interval(REPORT_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before = (Instant::now(), member.work.capacity_and_busy().1);
+    let mut previous = (Instant::now(), member.worker_pool.capacity_and_busy().1);
     loop {
         tick.tick().await;
-        let (now, (cores, busy)) = (Instant::now(), member.work.capacity_and_busy());
-        let seconds = now.duration_since(before.0).as_secs_f64();
-        let share = if seconds > 0.0 { (busy - before.1) / seconds / cores } else { 0.0 };
-        before = (now, busy);
+        let (now, (cores, busy)) = (Instant::now(), member.worker_pool.capacity_and_busy());
+        let seconds = now.duration_since(previous.0).as_secs_f64();
+        let utilization = if seconds > 0.0 { (busy - previous.1) / seconds / cores } else { 0.0 };
+        previous = (now, busy);
         // A failed report is not repeated: the next one is fresher.
         let mut body = format!("name=in_flight&value={}", member.in_flight.get());
         if member.spec.report_utilization {
-            body += &format!("&cpus={cores}&cpu={:.4}", share.clamp(0.0, 1.0));
+            body += &format!("&cpus={cores}&cpu={:.4}", utilization.clamp(0.0, 1.0));
         }
         let names = &member.spec.report_as;
         if names.is_empty() {
-            let _ = timeout(EACH, push_report(to, &body)).await;
+            let _ = timeout(REPORT_INTERVAL, push_report(report_address, &body)).await;
         }
         for name in names {
-            let _ = timeout(EACH, push_report(to, &format!("member={name}&{body}"))).await;
+            let _ =
+                timeout(REPORT_INTERVAL, push_report(report_address, &format!("member={name}&{body}"))).await;
         }
     }
 }
 
-async fn push_report(to: SocketAddr, body: &str) -> io::Result<()> {
+async fn push_report(report_address: SocketAddr, body: &str) -> io::Result<()> {
     let request = format!(
-        "POST /v1/report HTTP/1.1\r\nhost: {to}\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+        "POST /v1/report HTTP/1.1\r\nhost: {report_address}\r\ncontent-type: application/x-www-form-urlencoded\r\n\
          content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     );
-    let mut stream = TcpStream::connect(to).await?;
+    let mut stream = TcpStream::connect(report_address).await?;
     stream.write_all(request.as_bytes()).await?;
     // Reads until the receiver has taken the report.
     let mut answer = Vec::new();

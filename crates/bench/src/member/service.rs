@@ -9,7 +9,7 @@ use crate::rng::SplitMix64;
 use crate::units;
 
 /// The maximum service time drawn, in seconds; it bounds heavy tails.
-const MAX: f64 = 3600.0;
+const MAX_SECONDS: f64 = 3600.0;
 
 /// A distribution of service times.
 ///
@@ -72,22 +72,22 @@ impl ServiceTime {
     }
 
     /// Draws a service time.
-    pub fn draw(&self, chance: &mut SplitMix64) -> Duration {
+    pub fn draw(&self, rng: &mut SplitMix64) -> Duration {
         let seconds = match *self {
             Self::None => 0.0,
             Self::Const(time) => time.as_secs_f64(),
-            Self::Exp(mean) => mean.as_secs_f64() * chance.exponential(),
+            Self::Exp(mean) => mean.as_secs_f64() * rng.exponential(),
             Self::Uniform(low, high) => {
                 let low = low.as_secs_f64();
-                low + (high.as_secs_f64() - low) * chance.uniform()
+                low + (high.as_secs_f64() - low) * rng.uniform()
             }
-            Self::Pareto { alpha, least } => least.as_secs_f64() * chance.uniform().powf(-1.0 / alpha),
+            Self::Pareto { alpha, least } => least.as_secs_f64() * rng.uniform().powf(-1.0 / alpha),
             Self::Lognormal { mean, sigma, cut } => {
-                let time = mean.as_secs_f64() * (sigma * chance.normal() - sigma * sigma / 2.0).exp();
+                let time = mean.as_secs_f64() * (sigma * rng.normal() - sigma * sigma / 2.0).exp();
                 cut.map_or(time, |cut| time.min(cut.as_secs_f64()))
             }
         };
-        Duration::from_secs_f64(seconds.min(MAX))
+        Duration::from_secs_f64(seconds.min(MAX_SECONDS))
     }
 }
 
@@ -97,17 +97,17 @@ impl ServiceTime {
 /// ```text
 /// E[min(X, c)] = E[X] * P(Z < (ln c - m - s^2) / s) + c * P(X > c)
 /// ```
-fn lognormal_mean(mean: f64, sigma: f64, cut: f64) -> f64 {
-    if mean == 0.0 || cut == 0.0 || sigma == 0.0 {
-        return mean.min(cut);
+fn lognormal_mean(mean: f64, sigma: f64, cutoff: f64) -> f64 {
+    if mean == 0.0 || cutoff == 0.0 || sigma == 0.0 {
+        return mean.min(cutoff);
     }
-    let far = ((cut / mean).ln() + sigma * sigma / 2.0) / sigma;
-    mean * normal_below(far - sigma) + cut * (1.0 - normal_below(far))
+    let log_cutoff = ((cutoff / mean).ln() + sigma * sigma / 2.0) / sigma;
+    mean * normal_cdf(log_cutoff - sigma) + cutoff * (1.0 - normal_cdf(log_cutoff))
 }
 
 /// Returns the probability that a standard normal variable is below `x`, by its series (Marsaglia,
 /// "Evaluating the normal distribution", J. Stat. Software 11(4), 2004).
-fn normal_below(x: f64) -> f64 {
+fn normal_cdf(x: f64) -> f64 {
     if x.abs() > 8.0 {
         return if x > 0.0 { 1.0 } else { 0.0 };
     }
@@ -142,7 +142,7 @@ impl FromStr for ServiceTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || {
+        let error = || {
             format!(
                 "`{text}` is not a service time: expected `none`, `const:1ms`, `exp:2ms`, `uniform:1ms:3ms`, \
                  `pareto:1.5:1ms` or `lognormal:10ms:1.2:300ms`"
@@ -161,23 +161,23 @@ impl FromStr for ServiceTime {
                 Ok(Self::Uniform(low, high))
             }
             ["pareto", alpha, least] => {
-                let alpha: f64 = alpha.parse().map_err(|_| expected())?;
+                let alpha: f64 = alpha.parse().map_err(|_| error())?;
                 if !(alpha.is_finite() && alpha > 0.0) {
                     return Err(format!("`{text}`: the tail index must be above 0"));
                 }
                 Ok(Self::Pareto { alpha, least: units::parse_duration(least)? })
             }
-            ["lognormal", mean, sigma, ref cut @ ..] if cut.len() <= 1 => {
-                let sigma: f64 = sigma.parse().map_err(|_| expected())?;
+            ["lognormal", mean, sigma, ref cutoff @ ..] if cutoff.len() <= 1 => {
+                let sigma: f64 = sigma.parse().map_err(|_| error())?;
                 if !(0.0..=MAX_SIGMA).contains(&sigma) {
                     return Err(format!(
                         "`{text}`: the standard deviation of the logarithm is from 0 to {MAX_SIGMA}"
                     ));
                 }
-                let cut = cut.first().map(|cut| units::parse_duration(cut)).transpose()?;
-                Ok(Self::Lognormal { mean: units::parse_duration(mean)?, sigma, cut })
+                let cutoff = cutoff.first().map(|value| units::parse_duration(value)).transpose()?;
+                Ok(Self::Lognormal { mean: units::parse_duration(mean)?, sigma, cut: cutoff })
             }
-            _ => Err(expected()),
+            _ => Err(error()),
         }
     }
 }
@@ -199,9 +199,9 @@ impl FromStr for Slowdown {
         let after = units::parse_duration(after)?;
         let factor = factor.strip_suffix('x').unwrap_or(factor).parse().ok();
         let factor = factor.filter(|factor| (0.0..=MAX_SLOW).contains(factor));
-        let wrong =
+        let error =
             || format!("`{text}`: expected a time and a factor from 0 to {MAX_SLOW}, such as `10s:10`");
-        Ok(Self { after, factor: factor.ok_or_else(wrong)? })
+        Ok(Self { after, factor: factor.ok_or_else(error)? })
     }
 }
 
@@ -211,9 +211,9 @@ mod tests {
 
     fn mean(text: &str) -> f64 {
         let service: ServiceTime = text.parse().unwrap();
-        let mut chance = SplitMix64::new(3);
+        let mut rng = SplitMix64::new(3);
         let n = 200_000;
-        (0..n).map(|_| service.draw(&mut chance).as_secs_f64()).sum::<f64>() / f64::from(n) * 1e3
+        (0..n).map(|_| service.draw(&mut rng).as_secs_f64()).sum::<f64>() / f64::from(n) * 1e3
     }
 
     #[test]
@@ -230,11 +230,15 @@ mod tests {
     #[test]
     fn the_mean_of_what_is_cut_is_known() {
         for text in ["lognormal:10ms:1.2:300ms", "lognormal:10ms:1.2:20ms", "lognormal:10ms:0.5:5ms"] {
-            let known = text.parse::<ServiceTime>().unwrap().mean().as_secs_f64() * 1e3;
-            assert!((mean(text) / known - 1.0).abs() < 0.015, "{text}: {} and {known}", mean(text));
+            let expected_mean = text.parse::<ServiceTime>().unwrap().mean().as_secs_f64() * 1e3;
+            assert!(
+                (mean(text) / expected_mean - 1.0).abs() < 0.015,
+                "{text}: {} and {expected_mean}",
+                mean(text)
+            );
         }
-        assert!((normal_below(1.959_963_985) - 0.975).abs() < 1e-9);
-        assert!((normal_below(-9.0), normal_below(0.0), normal_below(9.0)) == (0.0, 0.5, 1.0));
+        assert!((normal_cdf(1.959_963_985) - 0.975).abs() < 1e-9);
+        assert!((normal_cdf(-9.0), normal_cdf(0.0), normal_cdf(9.0)) == (0.0, 0.5, 1.0));
     }
 
     #[test]
@@ -256,15 +260,15 @@ mod tests {
     #[test]
     fn a_tail_without_bound_is_bounded() {
         let service: ServiceTime = "pareto:0.01:1s".parse().unwrap();
-        let mut chance = SplitMix64::new(3);
-        assert!((0..1000).all(|_| service.draw(&mut chance) <= Duration::from_secs_f64(MAX)));
+        let mut rng = SplitMix64::new(3);
+        assert!((0..1000).all(|_| service.draw(&mut rng) <= Duration::from_secs_f64(MAX_SECONDS)));
     }
 
     #[test]
     fn slowdowns() {
-        let slow = |after, factor| Ok(Slowdown { after: Duration::from_secs(after), factor });
-        assert_eq!("10s".parse(), slow(10, 10.0));
-        assert_eq!("1m:2.5x".parse(), slow(60, 2.5));
+        let slowdown = |after, factor| Ok(Slowdown { after: Duration::from_secs(after), factor });
+        assert_eq!("10s".parse(), slowdown(10, 10.0));
+        assert_eq!("1m:2.5x".parse(), slowdown(60, 2.5));
         for text in ["", "10", "10s:", "10s:-1", "10s:nan", "10s:inf", "x:2"] {
             assert!(text.parse::<Slowdown>().is_err(), "{text}");
         }

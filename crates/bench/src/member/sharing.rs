@@ -21,9 +21,9 @@ pub(super) struct ProcessorSharing<T> {
     virtual_time: f64,
     /// The jobs by their ends in virtual time.
     jobs: BTreeMap<JobTicket, T>,
-    count: u64,
+    started_jobs: u64,
     /// The core seconds in use.
-    busy: f64,
+    busy_core_seconds: f64,
 }
 
 /// The identity of a job. Tickets are ordered by the jobs' ends: the bits of positive floating-point numbers
@@ -37,7 +37,15 @@ pub(super) struct JobTicket {
 impl<T> ProcessorSharing<T> {
     /// Creates a server without jobs at time 0. `cores` is above 0, `speed` at least 0.
     pub(super) fn new(cores: f64, speed: f64) -> Self {
-        Self { cores, speed, now: 0.0, virtual_time: 0.0, jobs: BTreeMap::new(), count: 0, busy: 0.0 }
+        Self {
+            cores,
+            speed,
+            now: 0.0,
+            virtual_time: 0.0,
+            jobs: BTreeMap::new(),
+            started_jobs: 0,
+            busy_core_seconds: 0.0,
+        }
     }
 
     /// Returns the number of jobs in service.
@@ -47,14 +55,15 @@ impl<T> ProcessorSharing<T> {
 
     /// Returns the core seconds in use up to the last change.
     pub(super) fn core_seconds(&self) -> f64 {
-        self.busy
+        self.busy_core_seconds
     }
 
     /// Begins a job with `work` seconds of work.
     pub(super) fn begin(&mut self, now: f64, work: f64, job: T) -> JobTicket {
         self.advance_virtual_time(now);
-        let ticket = JobTicket { end: (self.virtual_time + work.max(0.0)).to_bits(), number: self.count };
-        self.count += 1;
+        let ticket =
+            JobTicket { end: (self.virtual_time + work.max(0.0)).to_bits(), number: self.started_jobs };
+        self.started_jobs += 1;
         self.jobs.insert(ticket, job);
         ticket
     }
@@ -73,10 +82,10 @@ impl<T> ProcessorSharing<T> {
 
     /// Returns the time at which the next job ends if nothing else happens before.
     pub(super) fn next_end(&self) -> Option<f64> {
-        let (first, _) = self.jobs.first_key_value()?;
-        let left = f64::from_bits(first.end) - self.virtual_time;
+        let (first_ticket, _) = self.jobs.first_key_value()?;
+        let remaining_work = f64::from_bits(first_ticket.end) - self.virtual_time;
         let rate = self.rate();
-        (rate > 0.0).then(|| self.now + left.max(0.0) / rate)
+        (rate > 0.0).then(|| self.now + remaining_work.max(0.0) / rate)
     }
 
     /// Returns the next job that has ended by `now`; the caller repeats the call until `None`. The other jobs
@@ -87,9 +96,9 @@ impl<T> ProcessorSharing<T> {
             self.advance_virtual_time(now);
             return None;
         };
-        self.work(end);
-        let (first, job) = self.jobs.pop_first()?;
-        self.virtual_time = f64::from_bits(first.end).max(self.virtual_time);
+        self.add_core_seconds(end);
+        let (ticket, job) = self.jobs.pop_first()?;
+        self.virtual_time = f64::from_bits(ticket.end).max(self.virtual_time);
         self.now = self.now.max(end);
         self.reset_if_idle();
         Some(job)
@@ -100,14 +109,14 @@ impl<T> ProcessorSharing<T> {
     }
 
     /// Counts the cores as in use until `now`.
-    fn work(&mut self, now: f64) {
-        self.busy += (now - self.now).max(0.0) * self.cores.min(self.jobs.len() as f64);
+    fn add_core_seconds(&mut self, now: f64) {
+        self.busy_core_seconds += (now - self.now).max(0.0) * self.cores.min(self.jobs.len() as f64);
     }
 
     /// Advances virtual time until `now`. The caller has removed jobs that end before.
     fn advance_virtual_time(&mut self, now: f64) {
         if now > self.now {
-            self.work(now);
+            self.add_core_seconds(now);
             if !self.jobs.is_empty() {
                 self.virtual_time += (now - self.now) * self.rate();
             }
@@ -140,63 +149,64 @@ mod tests {
     }
 
     /// Returns the end of each job, by virtual time; `None` for cancelled jobs.
-    fn computed(cores: f64, events: &[(f64, ServerEvent)]) -> Vec<Option<f64>> {
+    fn processor_sharing_ends(cores: f64, events: &[(f64, ServerEvent)]) -> Vec<Option<f64>> {
         let mut sharing = ProcessorSharing::new(cores, 1.0);
         let mut ends = Vec::new();
         let mut tickets = Vec::new();
-        let until = |sharing: &mut ProcessorSharing<usize>, ends: &mut Vec<Option<f64>>, now: f64| {
+        let run_until = |sharing: &mut ProcessorSharing<usize>, ends: &mut Vec<Option<f64>>, now: f64| {
             while let Some(end) = sharing.next_end().filter(|end| *end <= now) {
                 // The call is late, as with a timer on a busy machine.
                 let job = sharing.pop_ended(now).unwrap();
                 ends[job] = Some(end);
             }
         };
-        for (at, event) in events {
-            until(&mut sharing, &mut ends, *at);
+        for (time, event) in events {
+            run_until(&mut sharing, &mut ends, *time);
             match event {
                 ServerEvent::Begin(work) => {
                     ends.push(None);
-                    tickets.push(sharing.begin(*at, *work, ends.len() - 1));
+                    tickets.push(sharing.begin(*time, *work, ends.len() - 1));
                 }
                 ServerEvent::Cancel(number) => {
                     if let Some(ticket) = tickets.get(*number) {
-                        sharing.cancel(*at, *ticket);
+                        sharing.cancel(*time, *ticket);
                     }
                 }
-                ServerEvent::Speed(speed) => sharing.set_speed(*at, *speed),
+                ServerEvent::Speed(speed) => sharing.set_speed(*time, *speed),
             }
         }
-        until(&mut sharing, &mut ends, f64::MAX);
+        run_until(&mut sharing, &mut ends, f64::MAX);
         assert_eq!(sharing.len(), 0);
         ends
     }
 
     /// Computes the same by brute force: the work left of every job, from each event to the next.
-    fn counted_down(cores: f64, events: &[(f64, ServerEvent)]) -> Vec<Option<f64>> {
-        let mut left: Vec<f64> = Vec::new();
+    fn brute_force_ends(cores: f64, events: &[(f64, ServerEvent)]) -> Vec<Option<f64>> {
+        let mut remaining_work: Vec<f64> = Vec::new();
         let mut ends: Vec<Option<f64>> = Vec::new();
-        let mut present: Vec<usize> = Vec::new();
+        let mut active_jobs: Vec<usize> = Vec::new();
         let mut events = events.iter().peekable();
         let (mut now, mut speed) = (0.0, 1.0);
         loop {
-            let rate = speed * (cores / present.len() as f64).min(1.0);
-            let first = present.iter().copied().min_by(|a, b| left[*a].total_cmp(&left[*b]));
-            let end = first.map(|job| now + left[job] / rate);
-            let event = events.next_if(|(at, _)| end.is_none_or(|end| *at <= end));
-            let Some(until) = event.map(|(at, _)| *at).or(end) else { return ends };
-            present.iter().for_each(|job| left[*job] -= rate * (until - now));
-            now = until;
+            let rate = speed * (cores / active_jobs.len() as f64).min(1.0);
+            let next_job =
+                active_jobs.iter().copied().min_by(|a, b| remaining_work[*a].total_cmp(&remaining_work[*b]));
+            let job_end = next_job.map(|job| now + remaining_work[job] / rate);
+            let event = events.next_if(|(time, _)| job_end.is_none_or(|job_end| *time <= job_end));
+            let Some(next_event) = event.map(|(time, _)| *time).or(job_end) else { return ends };
+            active_jobs.iter().for_each(|job| remaining_work[*job] -= rate * (next_event - now));
+            now = next_event;
             match event {
                 Some((_, ServerEvent::Begin(work))) => {
-                    present.push(left.len());
-                    left.push(*work);
+                    active_jobs.push(remaining_work.len());
+                    remaining_work.push(*work);
                     ends.push(None);
                 }
-                Some((_, ServerEvent::Cancel(number))) => present.retain(|job| job != number),
-                Some((_, ServerEvent::Speed(new))) => speed = *new,
+                Some((_, ServerEvent::Cancel(number))) => active_jobs.retain(|job| job != number),
+                Some((_, ServerEvent::Speed(new_speed))) => speed = *new_speed,
                 None => {
-                    ends[first.unwrap()] = Some(now);
-                    present.retain(|job| Some(*job) != first);
+                    ends[next_job.unwrap()] = Some(now);
+                    active_jobs.retain(|job| Some(*job) != next_job);
                 }
             }
         }
@@ -219,13 +229,13 @@ mod tests {
     /// The unit of the times of events, in seconds, so that some coincide; then the maximum number of events,
     /// and the tolerance for rounding.
     const TICK: f64 = 2e-5;
-    const MOST: usize = 24;
+    const MAX_EVENTS: usize = 24;
     const ROUNDING: f64 = 1e-9;
 
     fn event() -> impl Strategy<Value = ServerEvent> {
         prop_oneof![
             6 => (0.0005..0.03f64).prop_map(ServerEvent::Begin),
-            1 => (0..MOST).prop_map(ServerEvent::Cancel),
+            1 => (0..MAX_EVENTS).prop_map(ServerEvent::Cancel),
             1 => (0.2..2.0f64).prop_map(ServerEvent::Speed),
         ]
     }
@@ -235,7 +245,7 @@ mod tests {
         #[test]
         fn jobs_end_when_brute_force_says_so(
             cores in 0.5..8.0f64,
-            gaps in prop::collection::vec((0..300u64, event()), 1..MOST),
+            gaps in prop::collection::vec((0..300u64, event()), 1..MAX_EVENTS),
         ) {
             let mut ticks = 0;
             let events: Vec<(f64, ServerEvent)> = gaps
@@ -245,27 +255,27 @@ mod tests {
                     (ticks as f64 * TICK, event)
                 })
                 .collect();
-            let (computed, counted) = (computed(cores, &events), counted_down(cores, &events));
-            prop_assert_eq!(computed.len(), counted.len());
-            for (computed, counted) in computed.iter().zip(&counted) {
-                match (computed, counted) {
-                    (Some(computed), Some(counted)) => {
-                        prop_assert!((computed - counted).abs() < ROUNDING, "{} {}", computed, counted);
+            let (actual_ends, expected_ends) = (processor_sharing_ends(cores, &events), brute_force_ends(cores, &events));
+            prop_assert_eq!(actual_ends.len(), expected_ends.len());
+            for (actual, expected) in actual_ends.iter().zip(&expected_ends) {
+                match (actual, expected) {
+                    (Some(actual_end), Some(expected_end)) => {
+                        prop_assert!((actual_end - expected_end).abs() < ROUNDING, "{} {}", actual_end, expected_end);
                     }
                     (None, None) => {}
                     // A cancelled job may have ended in the same moment.
                     _ => {
-                        let end = computed.or(*counted);
-                        prop_assert!(at_a_cancellation(&events, end), "{:?} {:?}", computed, counted);
+                        let cancelled_end = actual.or(*expected);
+                        prop_assert!(is_at_cancellation(&events, cancelled_end), "{:?} {:?}", actual, expected);
                     }
                 }
             }
         }
     }
 
-    fn at_a_cancellation(events: &[(f64, ServerEvent)], end: Option<f64>) -> bool {
-        let at_once = |at: f64| end.is_some_and(|end| (end - at).abs() < ROUNDING);
-        events.iter().any(|(at, event)| matches!(event, ServerEvent::Cancel(_)) && at_once(*at))
+    fn is_at_cancellation(events: &[(f64, ServerEvent)], end: Option<f64>) -> bool {
+        let coincides = |time: f64| end.is_some_and(|end| (end - time).abs() < ROUNDING);
+        events.iter().any(|(at, event)| matches!(event, ServerEvent::Cancel(_)) && coincides(*at))
     }
 
     #[test]
@@ -278,8 +288,8 @@ mod tests {
         let end = sharing.next_end().unwrap();
         assert!((end - 1.5).abs() < 1e-9, "{end}");
         assert_eq!(sharing.pop_ended(1.49), None);
-        let all = std::iter::from_fn(|| sharing.pop_ended(1.6)).collect::<Vec<_>>();
-        assert_eq!(all, (0..200).collect::<Vec<_>>());
+        let ended_jobs = std::iter::from_fn(|| sharing.pop_ended(1.6)).collect::<Vec<_>>();
+        assert_eq!(ended_jobs, (0..200).collect::<Vec<_>>());
         assert!(sharing.next_end().is_none());
     }
 

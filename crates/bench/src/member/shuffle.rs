@@ -8,22 +8,22 @@
 use crate::rng::SplitMix64;
 
 /// The bytes of an integer.
-const WIDTH: usize = 4;
+const INTEGER_BYTES: usize = 4;
 
 /// Swaps two integers of `bytes`, chosen at random, `swaps` times. Bytes beyond the last whole integer stay
 /// in place; without an integer nothing happens.
-pub fn shuffle(bytes: &mut [u8], swaps: u32, chance: &mut SplitMix64) {
-    let count = (bytes.len() / WIDTH) as u64;
+pub fn shuffle(bytes: &mut [u8], swaps: u32, rng: &mut SplitMix64) {
+    let count = (bytes.len() / INTEGER_BYTES) as u64;
     if count == 0 {
         return;
     }
     // With fewer than 2^32 integers the product of an index's share and the count does not overflow.
-    let pick = |bits: u64| (((bits & 0xffff_ffff) * count) >> 32) as usize * WIDTH;
+    let pick_offset = |bits: u64| (((bits & 0xffff_ffff) * count) >> 32) as usize * INTEGER_BYTES;
     for _ in 0..swaps {
-        let bits = chance.bits();
-        let (a, b) = (pick(bits), pick(bits >> 32));
-        for byte in 0..WIDTH {
-            bytes.swap(a + byte, b + byte);
+        let bits = rng.bits();
+        let (first, second) = (pick_offset(bits), pick_offset(bits >> 32));
+        for byte in 0..INTEGER_BYTES {
+            bytes.swap(first + byte, second + byte);
         }
     }
 }
@@ -36,26 +36,26 @@ mod tests {
     fn the_same_integers_come_back_in_another_order() {
         let mut integers: Vec<u32> = (0..300).map(|n: u32| n.wrapping_mul(0x0101_0101)).collect();
         let mut bytes: Vec<u8> = integers.iter().flat_map(|n| n.to_le_bytes()).collect();
-        let before = bytes.clone();
+        let original = bytes.clone();
         shuffle(&mut bytes, 10_000, &mut SplitMix64::new(1));
-        assert_ne!(bytes, before);
-        let mut after: Vec<u32> =
+        assert_ne!(bytes, original);
+        let mut shuffled: Vec<u32> =
             bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        after.sort_unstable();
+        shuffled.sort_unstable();
         integers.sort_unstable();
-        assert_eq!(after, integers);
+        assert_eq!(shuffled, integers);
     }
 
     #[test]
     fn every_place_is_as_likely() {
-        let mut first = [0u32; 10];
-        let mut chance = SplitMix64::new(2);
+        let mut first_counts = [0u32; 10];
+        let mut rng = SplitMix64::new(2);
         for _ in 0..20_000 {
             let mut bytes: Vec<u8> = (0..10u8).flat_map(|n| [n; 4]).collect();
-            shuffle(&mut bytes, 40, &mut chance);
-            first[usize::from(bytes[0])] += 1;
+            shuffle(&mut bytes, 40, &mut rng);
+            first_counts[usize::from(bytes[0])] += 1;
         }
-        assert!(first.iter().all(|count| (1800..2200).contains(count)), "{first:?}");
+        assert!(first_counts.iter().all(|count| (1800..2200).contains(count)), "{first_counts:?}");
     }
 
     #[test]

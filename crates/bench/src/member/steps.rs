@@ -30,7 +30,7 @@ enum ServiceStep {
 }
 
 /// The maximum number of steps that are parsed.
-const MOST: usize = 64;
+const MAX_STEPS: usize = 64;
 
 impl ServiceSteps {
     /// Creates an empty list.
@@ -57,20 +57,22 @@ impl FromStr for ServiceSteps {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let step = |part: &str| {
-            let expected = || {
-                format!("`{part}` is not a step: expected `cpu:TIME` or `wait:TIME`, such as `cpu:exp:5ms`")
+        let parse_step = |step_text: &str| {
+            let error = || {
+                format!(
+                    "`{step_text}` is not a step: expected `cpu:TIME` or `wait:TIME`, such as `cpu:exp:5ms`"
+                )
             };
-            let (what, time) = part.trim().split_once(':').ok_or_else(expected)?;
+            let (kind, time) = step_text.trim().split_once(':').ok_or_else(error)?;
             let time = time.parse()?;
-            match what {
+            match kind {
                 "cpu" => Ok(ServiceStep::Cpu(time)),
                 "wait" => Ok(ServiceStep::Wait(time)),
-                _ => Err(expected()),
+                _ => Err(error()),
             }
         };
-        let steps: Vec<ServiceStep> = text.split(',').map(step).collect::<Result<_, String>>()?;
-        if steps.len() > MOST { Err(format!("more than {MOST} steps")) } else { Ok(Self(steps)) }
+        let steps: Vec<ServiceStep> = text.split(',').map(parse_step).collect::<Result<_, String>>()?;
+        if steps.len() > MAX_STEPS { Err(format!("more than {MAX_STEPS} steps")) } else { Ok(Self(steps)) }
     }
 }
 
@@ -93,14 +95,18 @@ pub(super) struct StepServer {
     processor: RefCell<FifoProcessors>,
     threads: RefCell<UsageIntegral>,
     /// The computed time at which the only thread ended the last request.
-    free: Cell<Option<Instant>>,
+    thread_free_at: Cell<Option<Instant>>,
 }
 
 impl StepServer {
     pub(super) fn new() -> Self {
         let now = Instant::now();
         let (processor, threads) = (FifoProcessors::new(1, now), UsageIntegral::new(now));
-        Self { processor: RefCell::new(processor), threads: RefCell::new(threads), free: Cell::new(None) }
+        Self {
+            processor: RefCell::new(processor),
+            threads: RefCell::new(threads),
+            thread_free_at: Cell::new(None),
+        }
     }
 
     /// Performs the steps from `begin` on, each `slower` times as long; the caller holds a thread if they
@@ -110,38 +116,38 @@ impl StepServer {
     /// time of the server.
     pub(super) async fn perform(
         &self,
-        begin: Instant,
+        starts_at: Instant,
         steps: &ServiceSteps,
-        chance: &RefCell<SplitMix64>,
+        rng: &RefCell<SplitMix64>,
         timer: &TaskTimer,
-        slower: f64,
+        slowdown: f64,
     ) -> Instant {
-        let mut at = begin;
+        let mut now = starts_at;
         for step in &steps.0 {
-            at = match step {
+            now = match step {
                 ServiceStep::Cpu(service) => {
-                    let time = service.draw(&mut chance.borrow_mut()).mul_f64(slower);
-                    self.processor.borrow_mut().serve(at, time)
+                    let time = service.draw(&mut rng.borrow_mut()).mul_f64(slowdown);
+                    self.processor.borrow_mut().serve(now, time)
                 }
-                ServiceStep::Wait(service) => at + service.draw(&mut chance.borrow_mut()).mul_f64(slower),
+                ServiceStep::Wait(service) => now + service.draw(&mut rng.borrow_mut()).mul_f64(slowdown),
             };
-            timer.sleep(at).await;
+            timer.sleep(now).await;
         }
-        at
+        now
     }
 
     /// Returns the time at which a request that arrived at `came` begins, once it holds a thread. With one
     /// thread (`only`) that is the computed end of the previous request, or `came` if that is later.
-    pub(super) fn begin_time(&self, came: Instant, only: bool) -> Instant {
-        match self.free.get() {
-            Some(free) if only => came.max(free),
+    pub(super) fn begin_time(&self, arrived_at: Instant, is_single_worker: bool) -> Instant {
+        match self.thread_free_at.get() {
+            Some(free_at) if is_single_worker => arrived_at.max(free_at),
             _ => Instant::now(),
         }
     }
 
     /// Records the computed time at which a thread became free.
-    pub(super) fn set_thread_free(&self, at: Instant) {
-        self.free.set(Some(at));
+    pub(super) fn set_thread_free(&self, free_at: Instant) {
+        self.thread_free_at.set(Some(free_at));
     }
 
     /// Counts a thread as busy until the guard is dropped.
@@ -181,6 +187,6 @@ mod tests {
         for text in ["", "cpu", "cpu:", "cpu:exp", "sleep:exp:1ms", "cpu:exp:1ms,", "exp:1ms"] {
             assert!(text.parse::<ServiceSteps>().is_err(), "{text}");
         }
-        assert!(["cpu:none"; MOST + 1].join(",").parse::<ServiceSteps>().is_err());
+        assert!(["cpu:none"; MAX_STEPS + 1].join(",").parse::<ServiceSteps>().is_err());
     }
 }

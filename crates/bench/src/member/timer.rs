@@ -36,12 +36,13 @@ impl TimerFd {
     }
 
     /// Sets the alarm, in place of the previous time. The time is less than a million years away.
-    pub(super) fn set(&self, until: Instant) {
+    pub(super) fn set(&self, deadline: Instant) {
         // Zero would turn the timer off.
-        let wait = until.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
-        let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
-        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
-        rustix::time::timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)
+        let timeout = deadline.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+        let it_value =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let timer_spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+        rustix::time::timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &timer_spec)
             .expect("the descriptor is a timer and the time is in range");
     }
 
@@ -64,16 +65,16 @@ impl TimerFd {
 pub(super) struct TaskTimer(Rc<TimerInner>);
 
 struct TimerInner {
-    alarm: TimerFd,
+    timer: TimerFd,
     sleepers: RefCell<BinaryHeap<Reverse<SleepingTask>>>,
-    count: Cell<u64>,
+    sleep_count: Cell<u64>,
 }
 
 struct SleepingTask {
-    until: Instant,
+    deadline: Instant,
     /// The number that orders sleepers with the same time.
     number: u64,
-    wake: oneshot::Sender<()>,
+    wake_sender: oneshot::Sender<()>,
 }
 
 impl TaskTimer {
@@ -83,19 +84,19 @@ impl TaskTimer {
     /// Fails if the kernel grants no timer.
     pub(super) fn new() -> io::Result<Self> {
         let timer = Self(Rc::new(TimerInner {
-            alarm: TimerFd::new()?,
+            timer: TimerFd::new()?,
             sleepers: RefCell::default(),
-            count: Cell::new(0),
+            sleep_count: Cell::new(0),
         }));
         tokio::task::spawn_local(timer.clone().tick());
         Ok(timer)
     }
 
     /// Sleeps until `until`.
-    pub(super) async fn sleep(&self, until: Instant) {
-        let (wake, woken) = oneshot::channel();
-        let number = self.0.count.replace(self.0.count.get() + 1);
-        self.0.sleepers.borrow_mut().push(Reverse(SleepingTask { until, number, wake }));
+    pub(super) async fn sleep(&self, deadline: Instant) {
+        let (wake_sender, woken) = oneshot::channel();
+        let number = self.0.sleep_count.replace(self.0.sleep_count.get() + 1);
+        self.0.sleepers.borrow_mut().push(Reverse(SleepingTask { deadline, number, wake_sender }));
         self.arm();
         // The sender is lost only with the runtime.
         let _ = woken.await;
@@ -104,20 +105,20 @@ impl TaskTimer {
     /// Sets the alarm for the first sleeper: at most an hour of service, slowed down.
     fn arm(&self) {
         if let Some(Reverse(first)) = self.0.sleepers.borrow().peek() {
-            self.0.alarm.set(first.until);
+            self.0.timer.set(first.deadline);
         }
     }
 
     /// Wakes the sleepers that are due each time the alarm fires.
     async fn tick(self) {
         loop {
-            self.0.alarm.expired().await;
+            self.0.timer.expired().await;
             let now = Instant::now();
             let mut sleepers = self.0.sleepers.borrow_mut();
-            while sleepers.peek().is_some_and(|Reverse(first)| first.until <= now) {
+            while sleepers.peek().is_some_and(|Reverse(first)| first.deadline <= now) {
                 if let Some(Reverse(sleeper)) = sleepers.pop() {
                     // The receiver may have given up.
-                    let _ = sleeper.wake.send(());
+                    let _ = sleeper.wake_sender.send(());
                 }
             }
             drop(sleepers);
@@ -128,7 +129,7 @@ impl TaskTimer {
 
 impl Ord for SleepingTask {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.until, self.number).cmp(&(other.until, other.number))
+        (self.deadline, self.number).cmp(&(other.deadline, other.number))
     }
 }
 
@@ -154,16 +155,16 @@ mod tests {
     fn an_alarm_is_set_to_the_nanosecond() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _entered = runtime.enter();
-        let alarm = TimerFd::new().unwrap();
-        let until = Instant::now() + Duration::new(3600, 1_500_001);
-        let before = Instant::now();
-        alarm.set(until);
-        let took = before.elapsed();
-        let begin = Instant::now();
-        let left = rustix::time::timerfd_gettime(&alarm.0).unwrap().it_value;
-        let left = Duration::new(left.tv_sec as u64, left.tv_nsec as u32);
-        assert!(Instant::now() + left >= until, "{left:?}");
+        let timer = TimerFd::new().unwrap();
+        let deadline = Instant::now() + Duration::new(3600, 1_500_001);
+        let set_started = Instant::now();
+        timer.set(deadline);
+        let set_duration = set_started.elapsed();
+        let read_started = Instant::now();
+        let remaining_spec = rustix::time::timerfd_gettime(&timer.0).unwrap().it_value;
+        let remaining = Duration::new(remaining_spec.tv_sec as u64, remaining_spec.tv_nsec as u32);
+        assert!(Instant::now() + remaining >= deadline, "{remaining:?}");
         // bound: as long as it took to set it
-        assert!(begin + left <= until + took, "{left:?} in {took:?}");
+        assert!(read_started + remaining <= deadline + set_duration, "{remaining:?} in {set_duration:?}");
     }
 }

@@ -65,11 +65,11 @@ struct RatePiece {
 
 impl RatePiece {
     /// Returns the seconds since its start after which the integral of the rate over it reaches `area`.
-    fn reach(&self, area: f64) -> f64 {
+    fn time_to_area(&self, area: f64) -> f64 {
         // The root of rate x + slope x² / 2 = area, in the form that does not cancel.
-        let speed = (self.rate * self.rate + 2.0 * self.slope * area).max(0.0).sqrt();
-        let sum = self.rate + speed;
-        if sum > 0.0 { (2.0 * area / sum).min(self.length) } else { 0.0 }
+        let end_rate = (self.rate * self.rate + 2.0 * self.slope * area).max(0.0).sqrt();
+        let rate_sum = self.rate + end_rate;
+        if rate_sum > 0.0 { (2.0 * area / rate_sum).min(self.length) } else { 0.0 }
     }
 }
 
@@ -78,54 +78,55 @@ impl RatePiece {
 pub(super) struct RateIntegral {
     pieces: Vec<RatePiece>,
     /// The seconds of a period and the integral over it, if the shape is periodic.
-    round: Option<(f64, f64)>,
+    period: Option<(f64, f64)>,
     /// The number of completed periods.
     completed_periods: f64,
     /// The index of the last level's piece.
-    at: usize,
+    current_piece: usize,
 }
 
 impl RateIntegral {
     /// Creates the integral of `shape` over `duration`.
     pub(super) fn new(shape: &RateShape, duration: Duration) -> Self {
-        let whole = duration.as_secs_f64();
-        let mut integral = Self { pieces: Vec::new(), round: None, completed_periods: 0.0, at: 0 };
+        let total_seconds = duration.as_secs_f64();
+        let mut integral =
+            Self { pieces: Vec::new(), period: None, completed_periods: 0.0, current_piece: 0 };
         match shape {
-            RateShape::Steady(rate) => integral.push(whole, *rate, *rate),
-            RateShape::Ramp { from, to } => integral.push(whole, *from, *to),
+            RateShape::Steady(rate) => integral.push(total_seconds, *rate, *rate),
+            RateShape::Ramp { from, to } => integral.push(total_seconds, *from, *to),
             RateShape::Steps(steps) => {
                 for (rate, length) in steps {
                     integral.push(length.as_secs_f64(), *rate, *rate);
                 }
             }
-            RateShape::PiecewiseLinear(places) => {
-                let mut from = places.first().map_or((0.0, 0.0), |(_, rate)| (0.0, *rate));
-                for (at, rate) in places {
-                    let at = at.as_secs_f64();
-                    integral.push(at - from.0, from.1, *rate);
-                    from = (from.0.max(at), *rate);
+            RateShape::PiecewiseLinear(points) => {
+                let mut previous = points.first().map_or((0.0, 0.0), |(_, rate)| (0.0, *rate));
+                for (time, rate) in points {
+                    let seconds = time.as_secs_f64();
+                    integral.push(seconds - previous.0, previous.1, *rate);
+                    previous = (previous.0.max(seconds), *rate);
                 }
-                integral.push(whole - from.0, from.1, from.1);
+                integral.push(total_seconds - previous.0, previous.1, previous.1);
             }
             RateShape::Bursts { rate, on, off } => {
                 integral.push(on.as_secs_f64(), *rate, *rate);
                 let area: f64 = integral.pieces.iter().map(|piece| piece.area).sum();
-                integral.round = (area > 0.0).then(|| (on.saturating_add(*off).as_secs_f64(), area));
+                integral.period = (area > 0.0).then(|| (on.saturating_add(*off).as_secs_f64(), area));
             }
         }
         integral
     }
 
     fn push(&mut self, length: f64, from: f64, to: f64) {
-        let sane = |rate: f64| if rate.is_finite() { rate.max(0.0) } else { 0.0 };
-        let (from, to) = (sane(from), sane(to));
-        let (start, before) = self
+        let clamp_rate = |rate: f64| if rate.is_finite() { rate.max(0.0) } else { 0.0 };
+        let (from, to) = (clamp_rate(from), clamp_rate(to));
+        let (start, area_before) = self
             .pieces
             .last()
             .map_or((0.0, 0.0), |last| (last.start + last.length, last.area_before + last.area));
         if length > 0.0 {
             let (slope, area) = ((to - from) / length, (from + to) / 2.0 * length);
-            self.pieces.push(RatePiece { start, length, rate: from, slope, area_before: before, area });
+            self.pieces.push(RatePiece { start, length, rate: from, slope, area_before, area });
         }
     }
 
@@ -134,30 +135,30 @@ impl RateIntegral {
     /// begins with a request, and a pause has none.
     pub(super) fn time_at(&mut self, level: f64) -> Option<f64> {
         // Levels are sums and products: one that falls short of an edge by rounding is on it.
-        let short = 1e-9 * level.max(1.0);
+        let tolerance = 1e-9 * level.max(1.0);
         let mut level = level;
         let mut offset = 0.0;
-        if let Some((seconds, area)) = self.round {
-            let rounds = ((level + short) / area).floor();
-            if rounds > self.completed_periods {
-                self.completed_periods = rounds;
-                self.at = 0;
+        if let Some((period_seconds, period_area)) = self.period {
+            let periods = ((level + tolerance) / period_area).floor();
+            if periods > self.completed_periods {
+                self.completed_periods = periods;
+                self.current_piece = 0;
             }
-            level = (level - self.completed_periods * area).max(0.0);
-            offset = self.completed_periods * seconds;
+            level = (level - self.completed_periods * period_area).max(0.0);
+            offset = self.completed_periods * period_seconds;
         }
         loop {
-            let Some(piece) = self.pieces.get(self.at) else {
+            let Some(piece) = self.pieces.get(self.current_piece) else {
                 // By rounding at the very end of a period: it belongs to the next.
-                let (seconds, _) = self.round?;
-                self.at = 0;
-                return Some(offset + seconds);
+                let (period_seconds, _) = self.period?;
+                self.current_piece = 0;
+                return Some(offset + period_seconds);
             };
-            let rest = (level - piece.area_before).max(0.0);
-            if rest + short < piece.area {
-                return Some(offset + piece.start + piece.reach(rest));
+            let remaining_area = (level - piece.area_before).max(0.0);
+            if remaining_area + tolerance < piece.area {
+                return Some(offset + piece.start + piece.time_to_area(remaining_area));
             }
-            self.at += 1;
+            self.current_piece += 1;
         }
     }
 }

@@ -9,22 +9,27 @@ pub(super) struct AxisScale {
     log: bool,
     /// The distance of two ticks on a linear axis.
     step: f64,
-    from: f64,
-    to: f64,
+    start_position: f64,
+    end_position: f64,
 }
 
 impl AxisScale {
     /// Creates a scale for all `values`; `from` and `to` are the positions of its ends. Without values it is
     /// 0 to 1 (logarithmic: 1 to 10).
-    pub(super) fn of(values: impl Iterator<Item = f64>, axis: &ChartAxis, from: f64, to: f64) -> Self {
-        let fits = |value: &f64| value.is_finite() && (!axis.log || *value > 0.0);
+    pub(super) fn of(
+        values: impl Iterator<Item = f64>,
+        axis: &ChartAxis,
+        start_position: f64,
+        end_position: f64,
+    ) -> Self {
+        let is_plottable = |value: &f64| value.is_finite() && (!axis.log || *value > 0.0);
         let (mut low, mut high) = values
-            .filter(fits)
+            .filter(is_plottable)
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
         if low > high {
             (low, high) = if axis.log { (1.0, 10.0) } else { (0.0, 1.0) };
         }
-        let mut between = 1.0;
+        let mut tick_interval = 1.0;
         if axis.log {
             (low, high) = (10f64.powf(low.log10().floor()), 10f64.powf(high.log10().ceil()));
             if low >= high {
@@ -37,20 +42,23 @@ impl AxisScale {
             if low >= high {
                 high = low + low.abs().max(1.0);
             }
-            between = step(high - low);
-            (low, high) = ((low / between).floor() * between, (high / between).ceil() * between);
+            tick_interval = tick_step(high - low);
+            (low, high) = (
+                (low / tick_interval).floor() * tick_interval,
+                (high / tick_interval).ceil() * tick_interval,
+            );
         }
-        Self { low, high, log: axis.log, step: between, from, to }
+        Self { low, high, log: axis.log, step: tick_interval, start_position, end_position }
     }
 
     /// Returns the position of a value; values beyond an end map to that end.
     pub(super) fn position(&self, value: f64) -> f64 {
-        let share = if self.log {
+        let fraction = if self.log {
             (value.max(f64::MIN_POSITIVE) / self.low).log10() / (self.high / self.low).log10()
         } else {
             (value - self.low) / (self.high - self.low)
         };
-        self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
+        self.start_position + fraction.clamp(0.0, 1.0) * (self.end_position - self.start_position)
     }
 
     /// Returns round numbers along the axis.
@@ -58,8 +66,8 @@ impl AxisScale {
         if self.log {
             let (first, last) = (self.low.log10().round() as i32, self.high.log10().round() as i32);
             // At most about ten labels fit.
-            let every = (last - first) / 10 + 1;
-            return (first..=last).step_by(every as usize).map(|power| 10f64.powi(power)).collect();
+            let stride = (last - first) / 10 + 1;
+            return (first..=last).step_by(stride as usize).map(|power| 10f64.powi(power)).collect();
         }
         let first = (self.low / self.step).round() as i64;
         let last = (self.high / self.step).round() as i64;
@@ -68,16 +76,16 @@ impl AxisScale {
 }
 
 /// Returns a step of 1, 2 or 5 times a power of ten that divides the span into about six.
-fn step(span: f64) -> f64 {
-    let rough = span / 6.0;
-    let power = 10f64.powf(rough.log10().floor());
-    let times = match rough / power {
-        times if times <= 1.25 => 1.0,
-        times if times <= 2.5 => 2.0,
-        times if times <= 6.0 => 5.0,
+fn tick_step(span: f64) -> f64 {
+    let rough_step = span / 6.0;
+    let power = 10f64.powf(rough_step.log10().floor());
+    let multiplier = match rough_step / power {
+        ratio if ratio <= 1.25 => 1.0,
+        ratio if ratio <= 2.5 => 2.0,
+        ratio if ratio <= 6.0 => 5.0,
         _ => 10.0,
     };
-    times * power
+    multiplier * power
 }
 
 /// Formats a number with at most four significant digits.
@@ -116,9 +124,9 @@ mod tests {
             let scale = AxisScale::of(values.iter().copied(), &axis, 10.0, 200.0);
             prop_assert!((2..=14).contains(&scale.ticks().len()), "{:?}", scale.ticks());
             values.sort_by(f64::total_cmp);
-            let places: Vec<f64> = values.iter().map(|value| scale.position(*value)).collect();
-            prop_assert!(places.is_sorted());
-            prop_assert!(places.iter().all(|at| (10.0..=200.0).contains(at)));
+            let positions: Vec<f64> = values.iter().map(|value| scale.position(*value)).collect();
+            prop_assert!(positions.is_sorted());
+            prop_assert!(positions.iter().all(|position| (10.0..=200.0).contains(position)));
             prop_assert!(!zero || scale.ticks().iter().any(|tick| tick.abs() < 1e-6));
         }
 

@@ -36,14 +36,14 @@ impl LatencyHistogram {
     /// Fails if the text is malformed.
     pub fn decode(text: &str) -> Result<Self, String> {
         let bytes = STANDARD.decode(text).map_err(|error| format!("a histogram is not Base64: {error}"))?;
-        let read: Histogram<u64> = Deserializer::new()
+        let histogram: Histogram<u64> = Deserializer::new()
             .deserialize(&mut bytes.as_slice())
             .map_err(|error| format!("a histogram cannot be read: {error}"))?;
-        let mut own = Self::new();
-        for step in read.iter_recorded() {
-            own.0.saturating_record_n(step.value_iterated_to(), step.count_at_value());
+        let mut decoded = Self::new();
+        for step in histogram.iter_recorded() {
+            decoded.0.saturating_record_n(step.value_iterated_to(), step.count_at_value());
         }
-        Ok(own)
+        Ok(decoded)
     }
 
     /// Returns the distribution in ascending order, with `steps` steps for every halving of the distance to
@@ -74,10 +74,10 @@ mod tests {
     fn what_was_saved_is_read_back() {
         let mut latencies = LatencyHistogram::new();
         (1..=5000).for_each(|n| latencies.record(Duration::from_micros(n * n)));
-        let again = LatencyHistogram::decode(&latencies.encode()).unwrap();
-        assert_eq!(again.count(), 5000);
+        let decoded = LatencyHistogram::decode(&latencies.encode()).unwrap();
+        assert_eq!(decoded.count(), 5000);
         for q in [0.0, 0.5, 0.99, 0.999, 1.0] {
-            assert_eq!(again.quantile(q), latencies.quantile(q), "{q}");
+            assert_eq!(decoded.quantile(q), latencies.quantile(q), "{q}");
         }
         assert_eq!(LatencyHistogram::decode(&LatencyHistogram::new().encode()).unwrap().count(), 0);
     }

@@ -31,25 +31,27 @@ impl SyntheticSite {
 
     /// Returns a log in the common format. The same seed gives the same log.
     pub fn generate_log(&self, seed: u64) -> String {
-        let mut chance = SplitMix64::new(seed);
-        let mut sums = Vec::with_capacity(self.pages);
-        let mut sum = 0.0;
+        let mut rng = SplitMix64::new(seed);
+        let mut cumulative_weights = Vec::with_capacity(self.pages);
+        let mut total_weight = 0.0;
         for page in 1..=self.pages.max(1) {
-            sum += 1.0 / page as f64;
-            sums.push(sum);
+            total_weight += 1.0 / page as f64;
+            cumulative_weights.push(total_weight);
         }
-        let (mut text, mut at) = (String::new(), 0.0);
+        let (mut text, mut time) = (String::new(), 0.0);
         for _ in 0..self.requests {
-            at += chance.exponential() / self.rate;
-            let drawn = chance.uniform() * sum;
-            let page = sums.partition_point(|sum| *sum < drawn).min(sums.len() - 1) + 1;
-            let path = match chance.bernoulli(self.dynamic) {
+            time += rng.exponential() / self.rate;
+            let threshold = rng.uniform() * total_weight;
+            let page =
+                cumulative_weights.partition_point(|sum| *sum < threshold).min(cumulative_weights.len() - 1)
+                    + 1;
+            let path = match rng.bernoulli(self.dynamic) {
                 true => format!("/cgi-bin/discuss?article={page}"),
                 false => format!("/plays/page{page}.html"),
             };
-            let host = chance.bits() % 250 + 1;
-            let bytes = 500 + (chance.exponential() * 6000.0) as u64;
-            let second = at as u64;
+            let host = rng.bits() % 250 + 1;
+            let bytes = 500 + (rng.exponential() * 6000.0) as u64;
+            let second = time as u64;
             let (day, hour, minute) = (second / 86_400, second / 3600 % 24, second / 60 % 60);
             // A month is enough for any log that is replayed.
             let (day, second) = (day % 31 + 1, second % 60);
@@ -74,15 +76,19 @@ mod tests {
         let text = site.generate_log(1);
         assert_eq!(text, site.generate_log(1));
         assert_ne!(text, site.generate_log(2));
-        let all = AccessLog::read(text.as_bytes(), ReplayWorkload::All, 1).unwrap();
-        let plain = AccessLog::read(text.as_bytes(), ReplayWorkload::Static, 1).unwrap();
-        assert_eq!((all.entries.len(), all.skipped.len(), all.jumps.count), (20_000, 0, 0));
-        let dynamic = (all.entries.len() - plain.entries.len()) as f64 / 20_000.0;
+        let full_log = AccessLog::read(text.as_bytes(), ReplayWorkload::All, 1).unwrap();
+        let static_log = AccessLog::read(text.as_bytes(), ReplayWorkload::Static, 1).unwrap();
+        assert_eq!((full_log.entries.len(), full_log.skipped.len(), full_log.jumps.count), (20_000, 0, 0));
+        let dynamic = (full_log.entries.len() - static_log.entries.len()) as f64 / 20_000.0;
         assert!((dynamic - 0.1).abs() < 0.01, "{dynamic}");
-        let rate = 20_000.0 / all.entries[19_999].at.as_secs_f64();
+        let rate = 20_000.0 / full_log.entries[19_999].at.as_secs_f64();
         assert!((rate - 20.0).abs() < 1.0, "{rate}");
         // The first of 400 by Zipf's law: 1 / 6.57.
-        let first = plain.entries.iter().filter(|entry| entry.path == "/plays/page1.html").count();
-        assert!((first as f64 / plain.entries.len() as f64 - 0.152).abs() < 0.02, "{first}");
+        let first_page_count =
+            static_log.entries.iter().filter(|entry| entry.path == "/plays/page1.html").count();
+        assert!(
+            (first_page_count as f64 / static_log.entries.len() as f64 - 0.152).abs() < 0.02,
+            "{first_page_count}"
+        );
     }
 }

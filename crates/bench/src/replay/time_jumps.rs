@@ -7,8 +7,8 @@
 use std::fmt::{self, Display, Formatter};
 
 /// The maximum seconds that a line may lie behind the one before, and ahead of it.
-const BACK: i64 = 10 * 60;
-const AHEAD: i64 = 3600;
+const MAX_BACKWARD: i64 = 10 * 60;
+const MAX_FORWARD: i64 = 3600;
 
 /// Two neighbouring lines with distant times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,35 +26,40 @@ pub struct TimeJumps {
     pub count: u64,
     /// The first jump with at least half the size of the largest.
     pub worst: Option<TimeJump>,
-    last: Option<i64>,
+    last_second: Option<i64>,
 }
 
 impl TimeJumps {
     /// Adds the next line that has a time.
-    pub(super) fn check_line(&mut self, line: u64, second: i64) {
-        let Some(last) = self.last.replace(second) else { return };
-        let seconds = second - last;
-        if (-BACK..=AHEAD).contains(&seconds) {
+    pub(super) fn check_line(&mut self, line_number: u64, second: i64) {
+        let Some(previous) = self.last_second.replace(second) else { return };
+        let difference = second - previous;
+        if (-MAX_BACKWARD..=MAX_FORWARD).contains(&difference) {
             return;
         }
         self.count += 1;
         // A wrong line makes two jumps of about the same size, and the first one leads to it.
-        if self.worst.is_none_or(|worst| seconds.abs() > 2 * worst.seconds.abs()) {
-            self.worst = Some(TimeJump { line, seconds });
+        if self.worst.is_none_or(|worst| difference.abs() > 2 * worst.seconds.abs()) {
+            self.worst = Some(TimeJump { line: line_number, seconds: difference });
         }
     }
 }
 
 impl Display for TimeJump {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let whole = self.seconds.unsigned_abs();
-        let parts =
-            [(whole / 86_400, "d"), (whole / 3600 % 24, "h"), (whole / 60 % 60, "min"), (whole % 60, "s")];
+        let total_seconds = self.seconds.unsigned_abs();
+        let components = [
+            (total_seconds / 86_400, "d"),
+            (total_seconds / 3600 % 24, "h"),
+            (total_seconds / 60 % 60, "min"),
+            (total_seconds % 60, "s"),
+        ];
         // Two units are enough to find it.
-        let parts = parts.iter().skip_while(|(count, _)| *count == 0).take(2).filter(|(count, _)| *count > 0);
-        let parts: Vec<String> = parts.map(|(count, unit)| format!("{count} {unit}")).collect();
-        let way = if self.seconds < 0 { "before" } else { "after" };
-        write!(f, "line {} is {} {way} the line above it", self.line, parts.join(" "))
+        let components =
+            components.iter().skip_while(|(count, _)| *count == 0).take(2).filter(|(count, _)| *count > 0);
+        let formatted: Vec<String> = components.map(|(count, unit)| format!("{count} {unit}")).collect();
+        let direction = if self.seconds < 0 { "before" } else { "after" };
+        write!(f, "line {} is {} {direction} the line above it", self.line, formatted.join(" "))
     }
 }
 
@@ -73,25 +78,28 @@ mod tests {
     #[test]
     fn a_wrong_year_is_two_jumps_and_the_first_is_told() {
         let year = 365 * 86_400;
-        let found = jumps(&[0, 1, 1 + year, 2, 3]);
-        assert_eq!((found.count, found.worst), (2, Some(TimeJump { line: 3, seconds: year })));
-        let found = jumps(&[0, 1, 2 - year - 7200, 3, 3 + 2 * AHEAD]);
-        assert_eq!((found.count, found.worst), (3, Some(TimeJump { line: 3, seconds: 1 - year - 7200 })));
+        let time_jumps = jumps(&[0, 1, 1 + year, 2, 3]);
+        assert_eq!((time_jumps.count, time_jumps.worst), (2, Some(TimeJump { line: 3, seconds: year })));
+        let time_jumps = jumps(&[0, 1, 2 - year - 7200, 3, 3 + 2 * MAX_FORWARD]);
+        assert_eq!(
+            (time_jumps.count, time_jumps.worst),
+            (3, Some(TimeJump { line: 3, seconds: 1 - year - 7200 }))
+        );
     }
 
     #[test]
     fn slow_requests_and_quiet_nights_are_none() {
         assert_eq!(jumps(&[]).count + jumps(&[5]).count, 0);
-        assert_eq!(jumps(&[1000, 1000 - BACK, 1000 - BACK + AHEAD]).count, 0);
-        assert_eq!(jumps(&[1000, 999 - BACK]).count, 1);
-        assert_eq!(jumps(&[1000, 1001 + AHEAD]).count, 1);
+        assert_eq!(jumps(&[1000, 1000 - MAX_BACKWARD, 1000 - MAX_BACKWARD + MAX_FORWARD]).count, 0);
+        assert_eq!(jumps(&[1000, 999 - MAX_BACKWARD]).count, 1);
+        assert_eq!(jumps(&[1000, 1001 + MAX_FORWARD]).count, 1);
     }
 
     #[test]
     fn sizes_are_told_in_two_units() {
-        let text = |seconds| TimeJump { line: 7, seconds }.to_string();
-        assert_eq!(text(365 * 86_400 + 7205), "line 7 is 365 d 2 h after the line above it");
-        assert_eq!(text(-601), "line 7 is 10 min 1 s before the line above it");
-        assert_eq!(text(86_400), "line 7 is 1 d after the line above it");
+        let describe = |seconds| TimeJump { line: 7, seconds }.to_string();
+        assert_eq!(describe(365 * 86_400 + 7205), "line 7 is 365 d 2 h after the line above it");
+        assert_eq!(describe(-601), "line 7 is 10 min 1 s before the line above it");
+        assert_eq!(describe(86_400), "line 7 is 1 d after the line above it");
     }
 }

@@ -26,8 +26,8 @@ impl From<SlotKey> for u64 {
 }
 
 impl From<u64> for SlotKey {
-    fn from(data: u64) -> Self {
-        Self { slot: (data >> 32) as u32, serial: data as u32 }
+    fn from(key: u64) -> Self {
+        Self { slot: (key >> 32) as u32, serial: key as u32 }
     }
 }
 
@@ -44,13 +44,26 @@ pub(super) struct ClientConnection<S> {
     /// Whether it is in the list of connections with more to read.
     pub(super) unread: bool,
     /// The position among the idle connections of its route; undefined while it has a job.
-    rank: usize,
+    idle_position: usize,
     pub(super) request: Option<ActiveRequest<S>>,
 }
 
 impl<S> ClientConnection<S> {
-    pub(super) fn new(socket: OwnedFd, route: usize, address_index: usize, job: ActiveRequest<S>) -> Self {
-        Self { socket, route, address_index, half_closed: false, unread: false, rank: 0, request: Some(job) }
+    pub(super) fn new(
+        socket: OwnedFd,
+        route: usize,
+        address_index: usize,
+        request: ActiveRequest<S>,
+    ) -> Self {
+        Self {
+            socket,
+            route,
+            address_index,
+            half_closed: false,
+            unread: false,
+            idle_position: 0,
+            request: Some(request),
+        }
     }
 }
 
@@ -92,7 +105,7 @@ impl<S> ActiveRequest<S> {
 struct ConnectionSlot<S> {
     serial: u32,
     /// The serial with which the connection was registered for events.
-    registered: u32,
+    registered_serial: u32,
     connection: Option<ClientConnection<S>>,
 }
 
@@ -133,26 +146,26 @@ impl<S> ConnectionSlots<S> {
     /// Puts a connection into a slot. The key identifies its events and, until its next use, its job.
     pub(super) fn insert(&mut self, connection: ClientConnection<S>) -> SlotKey {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(ConnectionSlot { serial: 0, registered: 0, connection: None });
+            self.slots.push(ConnectionSlot { serial: 0, registered_serial: 0, connection: None });
             self.slots.len() as u32 - 1
         });
-        let place = &mut self.slots[slot as usize];
-        place.serial = place.serial.wrapping_add(1);
-        place.registered = place.serial;
-        place.connection = Some(connection);
-        SlotKey { slot, serial: place.serial }
+        let entry = &mut self.slots[slot as usize];
+        entry.serial = entry.serial.wrapping_add(1);
+        entry.registered_serial = entry.serial;
+        entry.connection = Some(connection);
+        SlotKey { slot, serial: entry.serial }
     }
 
     /// Takes the connection out of a slot; dropping it closes it.
     pub(super) fn remove(&mut self, slot: u32) -> Option<ClientConnection<S>> {
-        let place = &mut self.slots[slot as usize];
-        let connection = place.connection.take()?;
-        place.serial = place.serial.wrapping_add(1);
+        let entry = &mut self.slots[slot as usize];
+        let connection = entry.connection.take()?;
+        entry.serial = entry.serial.wrapping_add(1);
         self.free.push(slot);
         if connection.request.is_none() {
             // If the slot is not at its rank, the caller has already taken it from the idle ones.
-            if self.idle[connection.route].get(connection.rank) == Some(&slot) {
-                self.take_idle(connection.route, connection.rank);
+            if self.idle[connection.route].get(connection.idle_position) == Some(&slot) {
+                self.take_idle(connection.route, connection.idle_position);
             }
         }
         Some(connection)
@@ -165,36 +178,36 @@ impl<S> ConnectionSlots<S> {
 
     /// Returns the connection with events of this key.
     pub(super) fn registered(&mut self, key: SlotKey) -> Option<&mut ClientConnection<S>> {
-        let place = self.slots.get_mut(key.slot as usize)?;
-        place.connection.as_mut().filter(|_| place.registered == key.serial)
+        let entry = self.slots.get_mut(key.slot as usize)?;
+        entry.connection.as_mut().filter(|_| entry.registered_serial == key.serial)
     }
 
     /// Returns the request of `key`, unless it has ended.
     pub(super) fn request(&self, key: SlotKey) -> Option<&ActiveRequest<S>> {
-        let place = self.slots.get(key.slot as usize).filter(|place| place.serial == key.serial)?;
-        place.connection.as_ref()?.request.as_ref()
+        let entry = self.slots.get(key.slot as usize).filter(|entry| entry.serial == key.serial)?;
+        entry.connection.as_ref()?.request.as_ref()
     }
 
     /// Returns all requests that have not ended.
     pub(super) fn requests(&self) -> impl Iterator<Item = &ActiveRequest<S>> {
-        self.slots.iter().filter_map(|place| place.connection.as_ref()?.request.as_ref())
+        self.slots.iter().filter_map(|entry| entry.connection.as_ref()?.request.as_ref())
     }
 
     /// Assigns a request to an idle connection.
-    pub(super) fn assign(&mut self, slot: u32, job: ActiveRequest<S>) -> SlotKey {
-        let place = &mut self.slots[slot as usize];
-        place.serial = place.serial.wrapping_add(1);
-        if let Some(connection) = &mut place.connection {
-            connection.request = Some(job);
+    pub(super) fn assign(&mut self, slot: u32, request: ActiveRequest<S>) -> SlotKey {
+        let entry = &mut self.slots[slot as usize];
+        entry.serial = entry.serial.wrapping_add(1);
+        if let Some(connection) = &mut entry.connection {
+            connection.request = Some(request);
         }
-        SlotKey { slot, serial: place.serial }
+        SlotKey { slot, serial: entry.serial }
     }
 
     /// Adds a connection without a request to the idle ones.
     pub(super) fn release(&mut self, slot: u32) {
         let Some(connection) = &mut self.slots[slot as usize].connection else { return };
         let idle = &mut self.idle[connection.route];
-        connection.rank = idle.len();
+        connection.idle_position = idle.len();
         idle.push(slot);
     }
 
@@ -210,19 +223,19 @@ impl<S> ConnectionSlots<S> {
 
     /// Takes a random idle connection of a route, with uniform probability.
     pub(super) fn take_random_idle(&mut self, route: usize) -> Option<u32> {
-        let drawn = self.rng.bits() as usize;
-        let rank = drawn.checked_rem(self.idle[route].len())?;
-        Some(self.take_idle(route, rank))
+        let random_bits = self.rng.bits() as usize;
+        let position = random_bits.checked_rem(self.idle[route].len())?;
+        Some(self.take_idle(route, position))
     }
 
     /// Removes the idle connection of a rank; the last one takes its place.
-    fn take_idle(&mut self, route: usize, rank: usize) -> u32 {
+    fn take_idle(&mut self, route: usize, position: usize) -> u32 {
         let idle = &mut self.idle[route];
-        let slot = idle.swap_remove(rank);
-        if let Some(moved) = idle.get(rank)
-            && let Some(moved) = &mut self.slots[*moved as usize].connection
+        let slot = idle.swap_remove(position);
+        if let Some(moved_slot) = idle.get(position)
+            && let Some(moved_connection) = &mut self.slots[*moved_slot as usize].connection
         {
-            moved.rank = rank;
+            moved_connection.idle_position = position;
         }
         slot
     }

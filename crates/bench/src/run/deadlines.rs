@@ -17,19 +17,23 @@ impl DeadlineQueue {
         &mut self,
         deadline: Instant,
         key: SlotKey,
-        alive: usize,
-        ended: impl Fn(SlotKey) -> bool,
+        live_count: usize,
+        has_ended: impl Fn(SlotKey) -> bool,
     ) {
-        if self.0.len() >= 2 * alive + 1024 {
-            self.0.retain(|(_, key)| !ended(*key));
+        if self.0.len() >= 2 * live_count + 1024 {
+            self.0.retain(|(_, key)| !has_ended(*key));
         }
         self.0.push_back((deadline, key));
     }
 
     /// Takes the next expired deadline of a request that has not ended; drops stale ones.
-    pub(super) fn pop_expired(&mut self, now: Instant, ended: impl Fn(SlotKey) -> bool) -> Option<SlotKey> {
+    pub(super) fn pop_expired(
+        &mut self,
+        now: Instant,
+        has_ended: impl Fn(SlotKey) -> bool,
+    ) -> Option<SlotKey> {
         while let Some((deadline, key)) = self.0.front().copied() {
-            let ended = ended(key);
+            let ended = has_ended(key);
             if !ended && deadline > now {
                 return None;
             }
@@ -62,15 +66,15 @@ mod tests {
     fn in_order_and_without_those_that_ended() {
         let mut deadlines = DeadlineQueue::default();
         let start = Instant::now();
-        let at = |n: u32| start + n * Duration::from_millis(1);
+        let after_millis = |n: u32| start + n * Duration::from_millis(1);
         for n in 0..5 {
-            deadlines.push(at(n), key(n), 5, |_| false);
+            deadlines.push(after_millis(n), key(n), 5, |_| false);
         }
-        let odd = |key: SlotKey| key.slot % 2 == 1;
-        assert_eq!(deadlines.pop_expired(at(2), odd), Some(key(0)));
-        assert_eq!(deadlines.pop_expired(at(2), odd), Some(key(2)));
-        assert_eq!(deadlines.pop_expired(at(2), odd), None);
-        assert_eq!(deadlines.next_deadline(), Some(at(4)));
+        let is_odd = |key: SlotKey| key.slot % 2 == 1;
+        assert_eq!(deadlines.pop_expired(after_millis(2), is_odd), Some(key(0)));
+        assert_eq!(deadlines.pop_expired(after_millis(2), is_odd), Some(key(2)));
+        assert_eq!(deadlines.pop_expired(after_millis(2), is_odd), None);
+        assert_eq!(deadlines.next_deadline(), Some(after_millis(4)));
     }
 
     /// One request that hangs must not keep the entries of millions that came after it.

@@ -27,17 +27,17 @@ use crate::record::{FailureKind, RunRecord};
 use crate::target::{AnswerProgress, RequestTarget, TargetRequest, Transport};
 
 /// The requests sent between two polls for events: half a millisecond's work if each needs a new connection.
-const BATCH: usize = 16;
+const MAX_BATCH: usize = 16;
 /// The reads of one answer before others, and requests that are due, get their turn.
-const READS: usize = 2;
+const MAX_READS: usize = 2;
 /// The time before a due time at which the thread stops sleeping and polls. The kernel wakes a thread about
 /// 20 µs late, which would be in every latency. This costs at most that much CPU per request.
-const SPIN: Duration = Duration::from_micros(20);
+const SPIN_TIME: Duration = Duration::from_micros(20);
 /// The time between two readings of the thread's CPU time.
-const AUDIT: Duration = Duration::from_millis(50);
+const CPU_ACCOUNTING_INTERVAL: Duration = Duration::from_millis(50);
 /// The pause of a client of a closed loop after a request without an answer, so that it does not spin on a
 /// missing server.
-const PAUSE: Duration = Duration::from_millis(10);
+const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The times at which requests are due.
 pub(super) enum RequestSchedule<P> {
@@ -55,7 +55,7 @@ pub(super) struct Engine<T: RequestTarget, P> {
     /// The maximum number of connections, busy and idle.
     max_connections: usize,
     shared: Arc<SharedRun>,
-    poll: EpollReactor,
+    reactor: EpollReactor,
     pub(super) slots: ConnectionSlots<T::State>,
     pub(super) in_flight: usize,
     /// The requests that are due and wait for a connection, in order.
@@ -68,11 +68,11 @@ pub(super) struct Engine<T: RequestTarget, P> {
     /// equally long.
     paused_clients: VecDeque<Instant>,
     connect_deadlines: DeadlineQueue,
-    requests: DeadlineQueue,
+    request_deadlines: DeadlineQueue,
     buffer: Box<[u8]>,
     /// The thread's CPU time that has been counted, and the time of that reading.
-    cpu: Duration,
-    last_audit: Instant,
+    counted_cpu: Duration,
+    cpu_counted_at: Instant,
 }
 
 /// A request that has not been sent.
@@ -90,31 +90,31 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     pub(super) fn new(
         target: T,
         picker: Option<Box<dyn MemberPicker>>,
-        when: RequestSchedule<P>,
+        schedule: RequestSchedule<P>,
         limits: RunLimits,
         shared: Arc<SharedRun>,
     ) -> io::Result<Self> {
-        let poll = EpollReactor::new()?;
+        let reactor = EpollReactor::new()?;
         let routes = if picker.is_some() { 0 } else { target.addresses().len() };
-        let picks = picker.map(PendingPicks::new);
-        if let Some(picks) = &picks {
-            poll.add_picker(&picks.descriptor())?;
+        let pending_picks = picker.map(PendingPicks::new);
+        if let Some(pending_picks) = &pending_picks {
+            reactor.add_picker(&pending_picks.descriptor())?;
         }
         Ok(Self {
-            poll,
+            reactor,
             slots: ConnectionSlots::new(routes),
-            pending_picks: picks,
+            pending_picks,
             in_flight: 0,
             waiting: VecDeque::new(),
             unread_slots: VecDeque::new(),
             paused_clients: VecDeque::new(),
             connect_deadlines: DeadlineQueue::default(),
-            requests: DeadlineQueue::default(),
+            request_deadlines: DeadlineQueue::default(),
             buffer: vec![0; 64 * 1024].into(),
-            cpu: Duration::ZERO,
-            last_audit: shared.start,
+            counted_cpu: Duration::ZERO,
+            cpu_counted_at: shared.start,
             target,
-            schedule: when,
+            schedule,
             max_connections: limits.max_connections.unwrap_or(limits.max_in_flight),
             limits,
             shared,
@@ -126,22 +126,22 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
         let shared = self.shared.clone();
         let mut next = self.next_due(shared.start);
         let mut events = Vec::new();
-        let mut last_call = None;
+        let mut stop_deadline = None;
         loop {
             let mut record = shared.lock_for_turn();
             let mut now = Instant::now();
-            for _ in 0..BATCH {
+            for _ in 0..MAX_BATCH {
                 let Some(due) = next.filter(|due| *due <= now) else { break };
                 self.handle_due(&mut record, due, now);
                 next = self.next_due(shared.start);
                 now = Instant::now();
             }
-            if last_call.is_none() && shared.stop.load(Relaxed) {
+            if stop_deadline.is_none() && shared.stop.load(Relaxed) {
                 next = None;
                 if let RequestSchedule::Closed { end, .. } = &mut self.schedule {
                     *end = now;
                 }
-                last_call = Some(now + self.limits.grace);
+                stop_deadline = Some(now + self.limits.grace);
             }
             self.expire_waiting(&mut record, now);
             if self.pending_picks.as_ref().is_some_and(PendingPicks::is_due) {
@@ -155,37 +155,43 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
                     self.read_answer(&mut record, slot);
                 }
             }
-            let more = self.serve_waiting(&mut record) || !self.unread_slots.is_empty();
-            let left = self.outstanding();
-            shared.in_flight.store(left, Relaxed);
-            let over = next.is_none() && self.is_closed_loop_over(now);
-            let ended = over && (left == 0 || last_call.is_some_and(|end| end <= now));
-            if ended || now - self.last_audit >= AUDIT {
+            let has_backlog = self.serve_waiting(&mut record) || !self.unread_slots.is_empty();
+            let outstanding = self.outstanding();
+            shared.in_flight.store(outstanding, Relaxed);
+            let schedule_ended = next.is_none() && self.is_closed_loop_over(now);
+            let run_ended =
+                schedule_ended && (outstanding == 0 || stop_deadline.is_some_and(|end| end <= now));
+            if run_ended || now - self.cpu_counted_at >= CPU_ACCOUNTING_INTERVAL {
                 self.count_cpu_time(&mut record, now);
             }
-            if ended {
-                let jobs = self.slots.requests().map(|job| job.due);
-                let waiting = self.waiting.iter().map(|waiting| waiting.due);
-                for due in
-                    jobs.chain(waiting).chain(self.pending_picks.iter().flat_map(PendingPicks::due_times))
+            if run_ended {
+                let active_due_times = self.slots.requests().map(|request| request.due);
+                let waiting_due_times = self.waiting.iter().map(|pending| pending.due);
+                for due in active_due_times
+                    .chain(waiting_due_times)
+                    .chain(self.pending_picks.iter().flat_map(PendingPicks::due_times))
                 {
                     record.record_cut(now.saturating_duration_since(due));
                 }
                 return Ok(());
             }
             drop(record);
-            let paused = self.paused_clients.front().copied();
-            let asked = self.pending_picks.as_ref().and_then(PendingPicks::next_due);
+            let client_resumes_at = self.paused_clients.front().copied();
+            let picker_deadline = self.pending_picks.as_ref().and_then(PendingPicks::next_due);
             let deadlines = [
                 self.connect_deadlines.next_deadline(),
-                self.requests.next_deadline(),
-                self.first_waiting_ends(),
-                paused,
-                asked,
+                self.request_deadlines.next_deadline(),
+                self.first_waiting_deadline(),
+                client_resumes_at,
+                picker_deadline,
             ];
-            let soon = if more { Some(now) } else { next.map(|due| due.checked_sub(SPIN).unwrap_or(due)) };
-            let wake = deadlines.into_iter().flatten().chain(soon).min();
-            self.poll.wait(&mut events, wake, now)?;
+            let next_send = if has_backlog {
+                Some(now)
+            } else {
+                next.map(|due| due.checked_sub(SPIN_TIME).unwrap_or(due))
+            };
+            let wake_at = deadlines.into_iter().flatten().chain(next_send).min();
+            self.reactor.wait(&mut events, wake_at, now)?;
             if !events.is_empty() {
                 let mut record = shared.lock_for_turn();
                 for event in &events {
@@ -209,7 +215,7 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     fn next_due(&mut self, start: Instant) -> Option<Instant> {
         match &mut self.schedule {
             // A time beyond the range of the clock is never due.
-            RequestSchedule::Open(pace) => pace.next().and_then(|offset| start.checked_add(offset)),
+            RequestSchedule::Open(due_times) => due_times.next().and_then(|offset| start.checked_add(offset)),
             RequestSchedule::Closed { .. } => None,
         }
     }
@@ -224,31 +230,31 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
 
     /// Counts the CPU time of this thread.
     fn count_cpu_time(&mut self, record: &mut RunRecord, now: Instant) {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        let cpu = Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32);
-        record.cpu += cpu.saturating_sub(self.cpu);
-        self.cpu = cpu;
-        self.last_audit = now;
+        let cpu_clock = clock_gettime(ClockId::ThreadCPUTime);
+        let cpu = Duration::new(cpu_clock.tv_sec.unsigned_abs(), cpu_clock.tv_nsec.unsigned_abs() as u32);
+        record.cpu += cpu.saturating_sub(self.counted_cpu);
+        self.counted_cpu = cpu;
+        self.cpu_counted_at = now;
     }
 
     /// Handles a request that is due: sends it, or queues it for a connection.
     fn handle_due(&mut self, record: &mut RunRecord, due: Instant, now: Instant) {
         // The target advances even if the request cannot be sent: the next one belongs to the next due time.
-        let ask = self.target.next_request();
+        let request = self.target.next_request();
         if self.outstanding() >= self.limits.max_in_flight {
             return self.count_unsent(record);
         }
-        let late = now.saturating_duration_since(due);
-        let waiting = PendingRequest { due, picker_asked_at: None, failed_picks: 0, request: ask };
+        let lateness = now.saturating_duration_since(due);
+        let pending = PendingRequest { due, picker_asked_at: None, failed_picks: 0, request };
         if self.pending_picks.is_some() {
-            record.record_departure(late, self.limits.tolerance);
-            self.pick_member(record, PendingRequest { picker_asked_at: Some(now), ..waiting });
+            record.record_departure(lateness, self.limits.tolerance);
+            self.pick_member(record, PendingRequest { picker_asked_at: Some(now), ..pending });
         } else if !self.waiting.is_empty() || !self.has_room() {
-            record.record_departure(late, self.limits.tolerance);
+            record.record_departure(lateness, self.limits.tolerance);
             record.waited += 1;
-            self.waiting.push_back(waiting);
-        } else if self.send(record, waiting, now) {
-            record.record_departure(late, self.limits.tolerance);
+            self.waiting.push_back(pending);
+        } else if self.send(record, pending, now) {
+            record.record_departure(lateness, self.limits.tolerance);
         } else {
             self.count_unsent(record);
         }
@@ -262,25 +268,29 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
 
     /// Pauses a client of a closed loop that has not been answered.
     pub(super) fn pause_client(&mut self) {
-        self.delay_client(if self.limits.think_time.is_zero() { PAUSE } else { self.limits.think_time });
+        self.delay_client(if self.limits.think_time.is_zero() {
+            FAILURE_PAUSE
+        } else {
+            self.limits.think_time
+        });
     }
 
     /// Delays the next request of a client of a closed loop.
-    fn delay_client(&mut self, time: Duration) {
-        if matches!(self.schedule, RequestSchedule::Closed { .. }) && !time.is_zero() {
-            self.paused_clients.push_back(Instant::now() + time);
+    fn delay_client(&mut self, delay: Duration) {
+        if matches!(self.schedule, RequestSchedule::Closed { .. }) && !delay.is_zero() {
+            self.paused_clients.push_back(Instant::now() + delay);
         }
     }
 
     /// Sends requests that wait for a connection, as far as there are any, and the next requests of closed
     /// loops; a batch at most. Returns `true` if there is more to do at once.
     fn serve_waiting(&mut self, record: &mut RunRecord) -> bool {
-        for _ in 0..BATCH {
+        for _ in 0..MAX_BATCH {
             if self.has_room()
-                && let Some(first) = self.waiting.pop_front()
+                && let Some(pending) = self.waiting.pop_front()
             {
-                let due = first.due;
-                if !self.send(record, first, Instant::now()) {
+                let due = pending.due;
+                if !self.send(record, pending, Instant::now()) {
                     record.record_failure(None, FailureKind::Unsent, due.elapsed().max(self.limits.timeout));
                 }
                 continue;
@@ -304,15 +314,17 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     }
 
     /// Returns the time at which the first waiting request times out.
-    fn first_waiting_ends(&self) -> Option<Instant> {
-        self.waiting.front().map(|first| first.due + self.limits.timeout)
+    fn first_waiting_deadline(&self) -> Option<Instant> {
+        self.waiting.front().map(|pending| pending.due + self.limits.timeout)
     }
 
     /// Fails requests that have waited too long.
     fn expire_waiting(&mut self, record: &mut RunRecord, now: Instant) {
         loop {
             let slots = &self.slots;
-            let Some(key) = self.connect_deadlines.pop_expired(now, |key| is_up(slots, key)) else { break };
+            let Some(key) = self.connect_deadlines.pop_expired(now, |key| is_established(slots, key)) else {
+                break;
+            };
             // A connection that came up while this thread stood still has an event for that.
             let connection = self.slots.connection(key.slot);
             if connection.is_none_or(|connection| net::getpeername(&connection.socket).is_err()) {
@@ -321,16 +333,19 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
         }
         loop {
             let slots = &self.slots;
-            let Some(key) = self.requests.pop_expired(now, |key| slots.request(key).is_none()) else { break };
+            let Some(key) = self.request_deadlines.pop_expired(now, |key| slots.request(key).is_none())
+            else {
+                break;
+            };
             self.fail_request(record, key.slot, FailureKind::Timeout);
         }
         while self.paused_clients.pop_front_if(|until| *until <= now).is_some() {}
         let timeout = self.limits.timeout;
-        while let Some(first) = self.waiting.pop_front_if(|first| first.due + timeout <= now) {
+        while let Some(pending) = self.waiting.pop_front_if(|pending| pending.due + timeout <= now) {
             record.record_failure(
                 None,
                 FailureKind::Timeout,
-                now.saturating_duration_since(first.due).max(timeout),
+                now.saturating_duration_since(pending.due).max(timeout),
             );
         }
     }
@@ -339,26 +354,26 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     fn handle_event(&mut self, record: &mut RunRecord, event: Event) {
         let (key, flags) = (SlotKey::from(event.data.u64()), event.flags);
         let Some(connection) = self.slots.registered(key) else { return };
-        let ended = flags.intersects(EventFlags::ERR | EventFlags::HUP);
-        connection.half_closed |= ended || flags.contains(EventFlags::RDHUP);
-        let readable = ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
-        let Some(job) = &mut connection.request else {
+        let has_ended = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+        connection.half_closed |= has_ended || flags.contains(EventFlags::RDHUP);
+        let readable = has_ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
+        let Some(request) = &mut connection.request else {
             // No request is open: the peer closes the connection, or breaks the protocol.
             if readable {
                 self.remove_connection(record, key.slot);
             }
             return;
         };
-        if job.is_connecting {
-            if ended {
+        if request.is_connecting {
+            if has_ended {
                 return self.fail_request(record, key.slot, FailureKind::Connect);
             }
             if !flags.contains(EventFlags::OUT) {
                 return;
             }
-            job.is_connecting = false;
+            request.is_connecting = false;
         }
-        if flags.contains(EventFlags::OUT) && !job.write(&connection.socket) {
+        if flags.contains(EventFlags::OUT) && !request.write(&connection.socket) {
             // There may still be an answer to read.
             connection.half_closed = true;
         }
@@ -369,43 +384,43 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
 
     /// Reads available bytes of an answer.
     fn read_answer(&mut self, record: &mut RunRecord, slot: u32) {
-        let datagrams = self.target.transport() == Transport::Udp;
-        for _ in 0..READS {
+        let is_udp = self.target.transport() == Transport::Udp;
+        for _ in 0..MAX_READS {
             let Some(connection) = self.slots.connection(slot) else { return };
-            let Some(job) = &mut connection.request else { return };
-            let step = match net::recv(&connection.socket, &mut *self.buffer, RecvFlags::empty()) {
-                Ok((_, 0)) if !datagrams => self
+            let Some(request) = &mut connection.request else { return };
+            let progress = match net::recv(&connection.socket, &mut *self.buffer, RecvFlags::empty()) {
+                Ok((_, 0)) if !is_udp => self
                     .target
-                    .connection_ended(&mut job.state)
+                    .connection_ended(&mut request.state)
                     .map_or(Err(FailureKind::Closed), |answer| Ok(AnswerProgress::Complete(answer))),
                 Ok((_, count)) => {
-                    let step = self.target.consume_answer(&mut job.state, &self.buffer[..count]);
+                    let progress = self.target.consume_answer(&mut request.state, &self.buffer[..count]);
                     // A short read has emptied a stream; another event follows when there is more.
-                    let emptied = count < self.buffer.len() && !datagrams && !connection.half_closed;
-                    if step == AnswerProgress::Incomplete && emptied {
+                    let is_drained = count < self.buffer.len() && !is_udp && !connection.half_closed;
+                    if progress == AnswerProgress::Incomplete && is_drained {
                         return;
                     }
-                    Ok(step)
+                    Ok(progress)
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => continue,
                 Err(Errno::CONNREFUSED) => Err(FailureKind::Connect),
                 Err(_) => Err(FailureKind::Closed),
             };
-            match step {
+            match progress {
                 Ok(AnswerProgress::Incomplete) => {}
                 Ok(AnswerProgress::Complete(answer)) => return self.complete(record, slot, &answer),
                 Ok(AnswerProgress::Malformed) => {
                     return self.fail_request(record, slot, FailureKind::Malformed);
                 }
-                Ok(AnswerProgress::Redirected(place)) => {
+                Ok(AnswerProgress::Redirected(address_index)) => {
                     record.forwarded += 1;
-                    return self.redirect(record, slot, Some(place), FailureKind::Exception);
+                    return self.redirect(record, slot, Some(address_index), FailureKind::Exception);
                 }
                 Ok(AnswerProgress::ReturnedToOrigin) => {
                     return self.redirect(record, slot, None, FailureKind::Closed);
                 }
-                Err(fault) => return self.fail_request(record, slot, fault),
+                Err(failure) => return self.fail_request(record, slot, failure),
             }
         }
         // There may be more, without a further event.
@@ -418,6 +433,6 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
 }
 
 /// Returns `true` if the connection of this request is established, or the request has ended.
-fn is_up<S>(slots: &ConnectionSlots<S>, key: SlotKey) -> bool {
-    slots.request(key).is_none_or(|job| !job.is_connecting)
+fn is_established<S>(slots: &ConnectionSlots<S>, key: SlotKey) -> bool {
+    slots.request(key).is_none_or(|request| !request.is_connecting)
 }

@@ -12,7 +12,7 @@ use crate::target::{RequestTarget, TargetRequest};
 
 /// The maximum number of further picks for a request after failed connections. If that many members are
 /// missing, the client cannot solve the problem.
-const TRIES: u8 = 2;
+const MAX_FAILED_PICKS: u8 = 2;
 
 /// A picker and the requests that wait for it.
 #[derive(Debug)]
@@ -39,12 +39,12 @@ impl<S> PendingPicks<S> {
 
     /// Returns the time at which the picker must run at the latest.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.picker.timeout().and_then(|time| Instant::now().checked_add(time))
+        self.picker.timeout().and_then(|timeout| Instant::now().checked_add(timeout))
     }
 
     /// Returns `true` if that time has come.
     pub(super) fn is_due(&self) -> bool {
-        self.picker.timeout().is_some_and(|time| time.is_zero())
+        self.picker.timeout().is_some_and(|timeout| timeout.is_zero())
     }
 
     /// Returns the number of waiting requests.
@@ -54,7 +54,7 @@ impl<S> PendingPicks<S> {
 
     /// Returns the due times of the waiting requests.
     pub(super) fn due_times(&self) -> impl Iterator<Item = Instant> {
-        self.pending.values().map(|(_, waiting)| waiting.due)
+        self.pending.values().map(|(_, pending)| pending.due)
     }
 
     /// Returns the address of a route.
@@ -63,14 +63,14 @@ impl<S> PendingPicks<S> {
     }
 
     /// Asks for a member; returns the request if the picker cannot be asked.
-    fn request_pick(&mut self, waiting: PendingRequest<S>) -> Result<(), PendingRequest<S>> {
+    fn request_pick(&mut self, pending: PendingRequest<S>) -> Result<(), PendingRequest<S>> {
         self.tag += 1;
         // The time of the call itself counts as part of the pick.
-        let asked = Instant::now();
+        let asked_at = Instant::now();
         if !self.picker.request_pick(self.tag) {
-            return Err(waiting);
+            return Err(pending);
         }
-        self.pending.insert(self.tag, (asked, waiting));
+        self.pending.insert(self.tag, (asked_at, pending));
         Ok(())
     }
 
@@ -78,18 +78,19 @@ impl<S> PendingPicks<S> {
     fn next(&mut self) -> Option<(Instant, PendingRequest<S>, Option<PickedMember>)> {
         loop {
             let (tag, picked) = self.picker.next_pick()?;
-            if let Some((asked, waiting)) = self.pending.remove(&tag) {
-                return Some((asked, waiting, picked));
+            if let Some((asked_at, pending)) = self.pending.remove(&tag) {
+                return Some((asked_at, pending, picked));
             }
         }
     }
 
     /// Returns the route to a member, and whether it is new.
     fn route(&mut self, picked: PickedMember) -> (usize, bool) {
-        let known = self.members.iter_mut().enumerate().find(|(_, one)| one.address == picked.address);
-        if let Some((route, known)) = known {
+        let known_member =
+            self.members.iter_mut().enumerate().find(|(_, member)| member.address == picked.address);
+        if let Some((route, known_member)) = known_member {
             // A server may be given another number.
-            known.member = picked.member;
+            known_member.member = picked.member;
             return (route, false);
         }
         self.members.push(picked);
@@ -99,48 +100,48 @@ impl<S> PendingPicks<S> {
 
 impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     /// Asks for a request's destination. The result arrives with an event.
-    pub(super) fn pick_member(&mut self, record: &mut RunRecord, waiting: PendingRequest<T::State>) {
-        let asked = match &mut self.pending_picks {
-            Some(picks) => picks.request_pick(waiting),
-            None => Err(waiting),
+    pub(super) fn pick_member(&mut self, record: &mut RunRecord, pending: PendingRequest<T::State>) {
+        let requested = match &mut self.pending_picks {
+            Some(pending_picks) => pending_picks.request_pick(pending),
+            None => Err(pending),
         };
-        if let Err(waiting) = asked {
-            self.fail_unconnected(record, FailureKind::NoPick, waiting.due);
+        if let Err(pending) = requested {
+            self.fail_unconnected(record, FailureKind::NoPick, pending.due);
         }
     }
 
     /// Takes the picker's results and sends the requests that waited for them.
     pub(super) fn take_picks(&mut self, record: &mut RunRecord) {
-        if let Some(picks) = &mut self.pending_picks {
-            picks.picker.process();
-            let twice = picks.picker.duplicate_picks();
-            record.duplicate_picks += twice.saturating_sub(picks.counted_duplicates);
-            picks.counted_duplicates = twice;
+        if let Some(pending_picks) = &mut self.pending_picks {
+            pending_picks.picker.process();
+            let duplicates = pending_picks.picker.duplicate_picks();
+            record.duplicate_picks += duplicates.saturating_sub(pending_picks.counted_duplicates);
+            pending_picks.counted_duplicates = duplicates;
         }
-        while let Some((asked, mut waiting, picked)) =
+        while let Some((asked_at, mut pending, picked)) =
             self.pending_picks.as_mut().and_then(PendingPicks::next)
         {
-            let (now, due) = (Instant::now(), waiting.due);
+            let (now, due) = (Instant::now(), pending.due);
             let Some(picked) = picked else {
                 self.fail_unconnected(record, FailureKind::NoPick, due);
                 continue;
             };
-            record.record_pick(now.saturating_duration_since(asked));
+            record.record_pick(now.saturating_duration_since(asked_at));
             if now.saturating_duration_since(due) >= self.limits.timeout {
                 self.fail_unconnected(record, FailureKind::Timeout, due);
                 continue;
             }
-            if let Some(picks) = &mut self.pending_picks {
-                let (route, fresh) = picks.route(picked);
-                waiting.request.route = route;
-                if fresh {
+            if let Some(pending_picks) = &mut self.pending_picks {
+                let (route, is_new) = pending_picks.route(picked);
+                pending.request.route = route;
+                if is_new {
                     self.slots.add_route();
                 }
             }
             if !self.waiting.is_empty() || !self.has_room() {
                 record.waited += 1;
-                self.waiting.push_back(waiting);
-            } else if !self.send(record, waiting, now) {
+                self.waiting.push_back(pending);
+            } else if !self.send(record, pending, now) {
                 self.fail_unconnected(record, FailureKind::Unsent, due);
             }
         }
@@ -152,30 +153,30 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
         &mut self,
         record: &mut RunRecord,
         route: usize,
-        job: ActiveRequest<T::State>,
-        fault: FailureKind,
+        request: ActiveRequest<T::State>,
+        failure: FailureKind,
     ) -> Option<ActiveRequest<T::State>> {
-        let Some(picks) = &mut self.pending_picks else { return Some(job) };
-        let unsent = matches!(fault, FailureKind::Connect | FailureKind::ConnectTimeout);
-        if unsent || fault == FailureKind::Closed {
-            picks.picker.report_failure(picks.members[route].member);
+        let Some(pending_picks) = &mut self.pending_picks else { return Some(request) };
+        let is_unsent = matches!(failure, FailureKind::Connect | FailureKind::ConnectTimeout);
+        if is_unsent || failure == FailureKind::Closed {
+            pending_picks.picker.report_failure(pending_picks.members[route].member);
         }
-        if !unsent || job.failed_picks >= TRIES {
-            return Some(job);
+        if !is_unsent || request.failed_picks >= MAX_FAILED_PICKS {
+            return Some(request);
         }
         self.in_flight -= 1;
-        let ActiveRequest { due, sent_at: left, failed_picks: tries, bytes, state, .. } = job;
-        let ask = TargetRequest { route, bytes, state };
+        let ActiveRequest { due, sent_at, failed_picks, bytes, state, .. } = request;
+        let request = TargetRequest { route, bytes, state };
         self.pick_member(
             record,
-            PendingRequest { due, picker_asked_at: Some(left), failed_picks: tries + 1, request: ask },
+            PendingRequest { due, picker_asked_at: Some(sent_at), failed_picks: failed_picks + 1, request },
         );
         None
     }
 
     /// Counts a request as failed that is on no connection.
-    fn fail_unconnected(&mut self, record: &mut RunRecord, fault: FailureKind, due: Instant) {
-        record.record_failure(None, fault, due.elapsed().max(self.limits.timeout));
+    fn fail_unconnected(&mut self, record: &mut RunRecord, failure: FailureKind, due: Instant) {
+        record.record_failure(None, failure, due.elapsed().max(self.limits.timeout));
         self.pause_client();
     }
 }

@@ -12,9 +12,9 @@ use rustix::time::{
 use super::connection_slots::SlotKey;
 
 /// The maximum sleep, which bounds the delay until a stop is noticed.
-const NAP: Duration = Duration::from_millis(20);
+const MAX_WAIT: Duration = Duration::from_millis(20);
 /// The maximum number of events taken at once.
-const EVENTS: usize = 64;
+const MAX_EVENTS: usize = 64;
 
 /// An epoll instance with an alarm.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct EpollReactor {
     /// older kernels, and is late by the timer slack of the thread on all.
     timer: OwnedFd,
     /// The time to which the timer is set.
-    set: Option<Instant>,
+    armed_until: Option<Instant>,
 }
 
 impl EpollReactor {
@@ -34,7 +34,7 @@ impl EpollReactor {
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         // Edge-triggered: it need not be read.
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER.into()), EventFlags::IN | EventFlags::ET)?;
-        Ok(Self { epoll, timer, set: None })
+        Ok(Self { epoll, timer, armed_until: None })
     }
 
     /// Registers all events of a socket, edge-triggered, until it is closed.
@@ -52,23 +52,23 @@ impl EpollReactor {
     pub(super) fn wait(
         &mut self,
         events: &mut Vec<Event>,
-        wake: Option<Instant>,
+        deadline: Option<Instant>,
         now: Instant,
     ) -> io::Result<()> {
-        let mut nap = NAP;
-        if let Some(wake) = wake {
-            let left = wake.saturating_duration_since(now);
-            if left.is_zero() {
-                nap = left;
-            } else if left < NAP && self.set != Some(wake) {
-                timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once(left))?;
-                self.set = Some(wake);
+        let mut timeout = MAX_WAIT;
+        if let Some(deadline) = deadline {
+            let remaining = deadline.saturating_duration_since(now);
+            if remaining.is_zero() {
+                timeout = remaining;
+            } else if remaining < MAX_WAIT && self.armed_until != Some(deadline) {
+                timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &oneshot_timer(remaining))?;
+                self.armed_until = Some(deadline);
             }
         }
         events.clear();
-        events.reserve(EVENTS);
-        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) };
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&nap)) {
+        events.reserve(MAX_EVENTS);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -81,7 +81,7 @@ const TIMER: SlotKey = SlotKey { slot: u32::MAX, serial: 0 };
 pub(super) const PICKER: SlotKey = SlotKey { slot: u32::MAX - 1, serial: 0 };
 
 /// Returns a one-shot timer that ends after `wait`, which is not zero.
-fn once(wait: Duration) -> Itimerspec {
+fn oneshot_timer(wait: Duration) -> Itimerspec {
     let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
     Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value }
 }

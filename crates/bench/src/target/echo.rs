@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::rng::SplitMix64;
 
 /// The bytes of a payload that hold its number.
-pub(super) const NUMBER: usize = 8;
+pub(super) const NUMBER_BYTES: usize = 8;
 
 /// The reason why an echo target is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum EchoError {
 #[derive(Debug)]
 pub(super) struct EchoPayloads {
     pub(super) address: SocketAddr,
-    next: u64,
+    next_number: u64,
     noise: Vec<u8>,
 }
 
@@ -46,27 +46,28 @@ impl EchoPayloads {
     pub(super) fn new(
         address: &str,
         size: usize,
-        most: usize,
-        choose: impl FnOnce(std::vec::IntoIter<SocketAddr>) -> Option<SocketAddr>,
+        max_size: usize,
+        choose_address: impl FnOnce(std::vec::IntoIter<SocketAddr>) -> Option<SocketAddr>,
     ) -> Result<Self, EchoError> {
-        if !(1..=most).contains(&size) {
-            return Err(EchoError::Size { size, most });
+        if !(1..=max_size).contains(&size) {
+            return Err(EchoError::Size { size, most: max_size });
         }
-        let fail = |why: String| EchoError::Resolve { address: address.to_owned(), why };
-        let resolved = address.to_socket_addrs().map_err(|error| fail(error.to_string()))?;
-        let resolved = choose(resolved).ok_or_else(|| fail("the host has no address".to_owned()))?;
-        let mut chance = SplitMix64::new(size as u64);
-        let noise = std::iter::repeat_with(|| chance.bits() as u8).take(size).collect();
-        Ok(Self { address: resolved, next: 0, noise })
+        let resolve_error = |reason: String| EchoError::Resolve { address: address.to_owned(), why: reason };
+        let candidates = address.to_socket_addrs().map_err(|error| resolve_error(error.to_string()))?;
+        let resolved_address =
+            choose_address(candidates).ok_or_else(|| resolve_error("the host has no address".to_owned()))?;
+        let mut rng = SplitMix64::new(size as u64);
+        let noise = std::iter::repeat_with(|| rng.bits() as u8).take(size).collect();
+        Ok(Self { address: resolved_address, next_number: 0, noise })
     }
 
     pub(super) fn next_payload(&mut self) -> Arc<[u8]> {
-        let number = self.next.to_be_bytes();
-        self.next += 1;
+        let number = self.next_number.to_be_bytes();
+        self.next_number += 1;
         let size = self.noise.len();
         // The low bytes, so that short payloads differ from their neighbours, too.
-        let kept = &number[NUMBER - size.min(NUMBER)..];
-        self.noise[..kept.len()].copy_from_slice(kept);
+        let suffix = &number[NUMBER_BYTES - size.min(NUMBER_BYTES)..];
+        self.noise[..suffix.len()].copy_from_slice(suffix);
         self.noise.as_slice().into()
     }
 }

@@ -33,7 +33,7 @@ pub struct HttpTarget {
     choice: RequestChoice,
     members: Vec<Arc<str>>,
     /// The name for members beyond the maximum.
-    other: Arc<str>,
+    overflow_member: Arc<str>,
 }
 
 /// A request and its destination.
@@ -41,7 +41,7 @@ pub struct HttpTarget {
 struct RoutedRequest {
     route: usize,
     bytes: Arc<[u8]>,
-    head: bool,
+    is_head: bool,
 }
 
 /// The choice of the next request.
@@ -50,7 +50,7 @@ enum RequestChoice {
     /// A cyclic sequence; the index of the next.
     Sequence(usize),
     /// A random choice; for each request the sum of the weights up to it.
-    Weights { sums: Vec<f64>, rng: SplitMix64 },
+    Weights { cumulative_weights: Vec<f64>, rng: SplitMix64 },
 }
 
 impl HttpTarget {
@@ -68,20 +68,20 @@ impl HttpTarget {
     /// Fails if there is no request, a weight is negative or no number, or all are zero.
     pub fn mixed(requests: Vec<(f64, HttpRequest)>, seed: u64) -> Result<Self, HttpError> {
         let mut sum = 0.0;
-        let mut sums = Vec::with_capacity(requests.len());
+        let mut cumulative_weights = Vec::with_capacity(requests.len());
         for (weight, _) in &requests {
             if !weight.is_finite() || *weight < 0.0 {
                 return Err(HttpError::Weight(*weight));
             }
             sum += weight;
-            sums.push(sum);
+            cumulative_weights.push(sum);
         }
-        let drawable = sum > 0.0 && sum.is_finite();
-        if !drawable && !requests.is_empty() {
+        let is_drawable = sum > 0.0 && sum.is_finite();
+        if !is_drawable && !requests.is_empty() {
             return Err(HttpError::Weight(sum));
         }
         let requests = requests.into_iter().map(|(_, request)| request).collect();
-        Self::of(requests, RequestChoice::Weights { sums, rng: SplitMix64::new(seed) })
+        Self::with_choice(requests, RequestChoice::Weights { cumulative_weights, rng: SplitMix64::new(seed) })
     }
 
     /// Creates a target that cycles through the requests, for a replay.
@@ -89,10 +89,10 @@ impl HttpTarget {
     /// # Errors
     /// Fails if there is no request.
     pub fn sequence(requests: Vec<HttpRequest>) -> Result<Self, HttpError> {
-        Self::of(requests, RequestChoice::Sequence(0))
+        Self::with_choice(requests, RequestChoice::Sequence(0))
     }
 
-    fn of(requests: Vec<HttpRequest>, choice: RequestChoice) -> Result<Self, HttpError> {
+    fn with_choice(requests: Vec<HttpRequest>, choice: RequestChoice) -> Result<Self, HttpError> {
         if requests.is_empty() {
             return Err(HttpError::None);
         }
@@ -100,35 +100,35 @@ impl HttpTarget {
         let requests = requests
             .into_iter()
             .map(|request| {
-                let known = addresses.iter().position(|address| *address == request.address());
-                let route = known.unwrap_or_else(|| {
+                let existing_route = addresses.iter().position(|address| *address == request.address());
+                let route = existing_route.unwrap_or_else(|| {
                     addresses.push(request.address());
                     addresses.len() - 1
                 });
-                RoutedRequest { route, head: request.is_head(), bytes: request.into_bytes() }
+                RoutedRequest { route, is_head: request.is_head(), bytes: request.into_bytes() }
             })
             .collect();
-        Ok(Self { addresses, requests, choice, members: Vec::new(), other: "other".into() })
+        Ok(Self { addresses, requests, choice, members: Vec::new(), overflow_member: "other".into() })
     }
 
     /// Returns the shared name of a member.
-    fn member(&mut self, name: &[u8]) -> Arc<str> {
-        if let Some(known) = self.members.iter().find(|known| known.as_bytes() == name) {
-            return known.clone();
+    fn intern_member(&mut self, name: &[u8]) -> Arc<str> {
+        if let Some(existing) = self.members.iter().find(|existing| existing.as_bytes() == name) {
+            return existing.clone();
         }
         if self.members.len() == MAX_MEMBERS {
-            return self.other.clone();
+            return self.overflow_member.clone();
         }
-        let fresh: Arc<str> = String::from_utf8_lossy(name).into();
-        self.members.push(fresh.clone());
-        fresh
+        let interned: Arc<str> = String::from_utf8_lossy(name).into();
+        self.members.push(interned.clone());
+        interned
     }
 
     /// Parses a head at the beginning of `bytes`. Returns the rest of the answer, which is `bare` for a HEAD
     /// request, and the length of the head.
-    fn head(
+    fn parse_head(
         &mut self,
-        bare: bool,
+        is_bodyless: bool,
         bytes: &[u8],
     ) -> Result<Option<(AnswerRest, usize)>, body::MalformedMessage> {
         let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
@@ -141,14 +141,19 @@ impl HttpTarget {
         };
         let status = head.code.unwrap_or(0);
         let member = body::values(head.headers, "x-member").next();
-        let shed = status == 503 && body::values(head.headers, "plimsoll-reason").any(|why| why == b"shed");
+        let was_shed =
+            status == 503 && body::values(head.headers, "plimsoll-reason").any(|reason| reason == b"shed");
         let answer = TargetAnswer {
-            member: member.map(|name| self.member(name)),
-            failure: (status >= 400).then_some(if shed { FailureKind::Shed } else { FailureKind::Status }),
+            member: member.map(|name| self.intern_member(name)),
+            failure: (status >= 400).then_some(if was_shed {
+                FailureKind::Shed
+            } else {
+                FailureKind::Status
+            }),
             reason: None,
             reusable: body::keeps_alive(head.version.unwrap_or(0), head.headers),
         };
-        let body = BodyDecoder::of_response(status, bare, head.headers)?;
+        let body = BodyDecoder::of_response(status, is_bodyless, head.headers)?;
         Ok(Some((AnswerRest { is_interim: (100..200).contains(&status), answer, body }, length)))
     }
 }
@@ -185,14 +190,14 @@ impl RequestTarget for HttpTarget {
             RequestChoice::Sequence(next) => {
                 std::mem::replace(next, if *next == last { 0 } else { *next + 1 })
             }
-            RequestChoice::Weights { sums, rng: chance } => {
+            RequestChoice::Weights { cumulative_weights: sums, rng } => {
                 // Above 0 and at most the sum: a weight of 0 is never drawn.
-                let drawn = chance.uniform() * sums[last];
-                sums.partition_point(|sum| *sum < drawn).min(last)
+                let threshold = rng.uniform() * sums[last];
+                sums.partition_point(|sum| *sum < threshold).min(last)
             }
         };
         let request = &self.requests[index];
-        let state = HttpAnswerState { is_bodyless: request.head, ..HttpAnswerState::default() };
+        let state = HttpAnswerState { is_bodyless: request.is_head, ..HttpAnswerState::default() };
         TargetRequest { route: request.route, bytes: request.bytes.clone(), state }
     }
 
@@ -201,35 +206,36 @@ impl RequestTarget for HttpTarget {
             return consume_body(state, bytes);
         }
         if state.partial.is_empty() {
-            return self.start(state, bytes);
+            return self.parse_answer(state, bytes);
         }
-        let mut together = std::mem::take(&mut state.partial);
-        together.extend_from_slice(bytes);
-        self.start(state, &together)
+        let mut combined = std::mem::take(&mut state.partial);
+        combined.extend_from_slice(bytes);
+        self.parse_answer(state, &combined)
     }
 
     fn connection_ended(&mut self, state: &mut HttpAnswerState) -> Option<TargetAnswer> {
-        let rest = state.rest.take()?;
-        (rest.body == BodyDecoder::Close).then_some(TargetAnswer { reusable: false, ..rest.answer })
+        let answer_rest = state.rest.take()?;
+        (answer_rest.body == BodyDecoder::Close)
+            .then_some(TargetAnswer { reusable: false, ..answer_rest.answer })
     }
 }
 
 impl HttpTarget {
     /// Parses heads from the beginning of `bytes` until one is not a 1xx, then the body.
-    fn start(&mut self, state: &mut HttpAnswerState, mut bytes: &[u8]) -> AnswerProgress {
+    fn parse_answer(&mut self, state: &mut HttpAnswerState, mut bytes: &[u8]) -> AnswerProgress {
         loop {
-            match self.head(state.is_bodyless, bytes) {
+            match self.parse_head(state.is_bodyless, bytes) {
                 Err(_) => return AnswerProgress::Malformed,
                 Ok(None) => {
                     state.partial = bytes.to_vec();
                     return AnswerProgress::Incomplete;
                 }
-                Ok(Some((rest, length))) => {
+                Ok(Some((answer_rest, length))) => {
                     bytes = &bytes[length..];
                     // No request asks for another protocol, so no answer would follow a 101; it is skipped
                     // like any 1xx.
-                    if !rest.is_interim {
-                        state.rest = Some(rest);
+                    if !answer_rest.is_interim {
+                        state.rest = Some(answer_rest);
                         return consume_body(state, bytes);
                     }
                 }
@@ -240,22 +246,22 @@ impl HttpTarget {
 
 /// Consumes bytes of the body.
 fn consume_body(state: &mut HttpAnswerState, mut bytes: &[u8]) -> AnswerProgress {
-    let Some(rest) = &mut state.rest else { return AnswerProgress::Malformed };
+    let Some(answer_rest) = &mut state.rest else { return AnswerProgress::Malformed };
     loop {
-        match rest.body.decode(bytes) {
+        match answer_rest.body.decode(bytes) {
             Err(_) => return AnswerProgress::Malformed,
-            Ok(piece) if piece.done => {
-                let surplus = piece.consumed < bytes.len();
-                let answer = rest.answer.clone();
+            Ok(decoded) if decoded.done => {
+                let has_surplus = decoded.consumed < bytes.len();
+                let answer = answer_rest.answer.clone();
                 state.rest = None;
                 // Surplus bytes belong to no request.
                 return AnswerProgress::Complete(TargetAnswer {
-                    reusable: answer.reusable && !surplus,
+                    reusable: answer.reusable && !has_surplus,
                     ..answer
                 });
             }
-            Ok(piece) => {
-                bytes = &bytes[piece.consumed..];
+            Ok(decoded) => {
+                bytes = &bytes[decoded.consumed..];
                 if bytes.is_empty() {
                     return AnswerProgress::Incomplete;
                 }
@@ -278,7 +284,7 @@ mod tests {
         for piece in text.as_bytes().chunks(size) {
             match target.consume_answer(&mut state, piece) {
                 AnswerProgress::Incomplete => {}
-                step => return (step, None),
+                progress => return (progress, None),
             }
         }
         (AnswerProgress::Incomplete, target.connection_ended(&mut state))
@@ -300,8 +306,8 @@ mod tests {
         }
         assert_eq!(a + b, n);
         assert!((f64::from(a) / f64::from(n) - 0.75).abs() < 0.01, "{a}");
-        for wrong in [-1.0, f64::NAN, f64::INFINITY, 0.0] {
-            assert!(HttpTarget::mixed(vec![(wrong, request("a"))], 7).is_err(), "{wrong}");
+        for weight in [-1.0, f64::NAN, f64::INFINITY, 0.0] {
+            assert!(HttpTarget::mixed(vec![(weight, request("a"))], 7).is_err(), "{weight}");
         }
         assert!(HttpTarget::mixed(Vec::new(), 7).is_err());
     }
@@ -316,7 +322,9 @@ mod tests {
         assert_eq!(target.addresses().len(), 2);
         let seen: Vec<_> = (0..4)
             .map(|_| target.next_request())
-            .map(|ask| (ask.route, ask.state.is_bodyless, ask.bytes[0]))
+            .map(|target_request| {
+                (target_request.route, target_request.state.is_bodyless, target_request.bytes[0])
+            })
             .collect();
         assert_eq!(seen, [(0, false, b'G'), (1, true, b'H'), (0, false, b'P'), (0, false, b'G')]);
         assert!(HttpTarget::sequence(Vec::new()).is_err());
@@ -324,21 +332,25 @@ mod tests {
 
     #[test]
     fn answers_in_any_pieces() {
-        let ok = |reusable| TargetAnswer { member: Some("m1".into()), failure: None, reason: None, reusable };
-        let whole = [
-            ("HTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: 3\r\n\r\nabc", ok(true)),
-            ("HTTP/1.1 204 No Content\r\nX-Member: m1\r\n\r\n", ok(true)),
+        let success =
+            |reusable| TargetAnswer { member: Some("m1".into()), failure: None, reason: None, reusable };
+        let cases = [
+            ("HTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: 3\r\n\r\nabc", success(true)),
+            ("HTTP/1.1 204 No Content\r\nX-Member: m1\r\n\r\n", success(true)),
             (
                 "HTTP/1.1 200 OK\r\nx-member: m1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
-                ok(true),
+                success(true),
             ),
             (
                 "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: \
                  0\r\n\r\n",
-                ok(true),
+                success(true),
             ),
-            ("HTTP/1.0 200 OK\r\nx-member: m1\r\ncontent-length: 0\r\n\r\n", ok(false)),
-            ("HTTP/1.1 200 OK\r\nx-member: m1\r\nconnection: close\r\ncontent-length: 1\r\n\r\na", ok(false)),
+            ("HTTP/1.0 200 OK\r\nx-member: m1\r\ncontent-length: 0\r\n\r\n", success(false)),
+            (
+                "HTTP/1.1 200 OK\r\nx-member: m1\r\nconnection: close\r\ncontent-length: 1\r\n\r\na",
+                success(false),
+            ),
             (
                 "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n",
                 TargetAnswer {
@@ -362,10 +374,10 @@ mod tests {
                 TargetAnswer { member: None, failure: Some(FailureKind::Shed), reason: None, reusable: true },
             ),
         ];
-        for (text, answer) in whole {
+        for (text, answer) in cases {
             for size in 1..=text.len() {
-                let got = feed(&mut get(), text, size);
-                assert_eq!(got, (AnswerProgress::Complete(answer.clone()), None), "{text:?} by {size}");
+                let outcome = feed(&mut get(), text, size);
+                assert_eq!(outcome, (AnswerProgress::Complete(answer.clone()), None), "{text:?} by {size}");
             }
         }
     }
@@ -373,8 +385,11 @@ mod tests {
     #[test]
     fn an_answer_may_end_with_the_connection() {
         let text = "HTTP/1.1 200 OK\r\n\r\nabc";
-        let (step, answer) = feed(&mut get(), text, 5);
-        assert_eq!((step, answer.map(|answer| answer.reusable)), (AnswerProgress::Incomplete, Some(false)));
+        let (progress, answer) = feed(&mut get(), text, 5);
+        assert_eq!(
+            (progress, answer.map(|answer| answer.reusable)),
+            (AnswerProgress::Incomplete, Some(false))
+        );
         assert_eq!(
             feed(&mut get(), "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", 5),
             (AnswerProgress::Incomplete, None)
@@ -410,11 +425,11 @@ mod tests {
     fn made_up_members_do_not_grow_without_bound() {
         let mut target = get();
         for n in 0..2 * MAX_MEMBERS {
-            target.member(format!("m{n}").as_bytes());
+            target.intern_member(format!("m{n}").as_bytes());
         }
         assert_eq!(target.members.len(), MAX_MEMBERS);
-        assert_eq!(&*target.member(b"m999"), "other");
-        assert_eq!(&*target.member(b"m0"), "m0");
+        assert_eq!(&*target.intern_member(b"m999"), "other");
+        assert_eq!(&*target.intern_member(b"m0"), "m0");
     }
 
     proptest::proptest! {
@@ -430,16 +445,16 @@ mod tests {
             size in 1usize..9,
         ) {
             let text = pieces.concat();
-            let whole = feed(&mut get(), &text, text.len().max(1));
+            let unsplit = feed(&mut get(), &text, text.len().max(1));
             let split = feed(&mut get(), &text, size);
             // Surplus in a later piece cannot spoil the connection.
-            let blind = |(step, end): (AnswerProgress, Option<TargetAnswer>)| match step {
+            let ignore_reusable = |(step, end): (AnswerProgress, Option<TargetAnswer>)| match step {
                 AnswerProgress::Complete(answer) => {
                     (AnswerProgress::Complete(TargetAnswer { reusable: false, ..answer }), end)
                 }
                 step => (step, end),
             };
-            proptest::prop_assert_eq!(blind(whole), blind(split));
+            proptest::prop_assert_eq!(ignore_reusable(unsplit), ignore_reusable(split));
         }
     }
 }

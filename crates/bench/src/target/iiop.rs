@@ -25,11 +25,11 @@ const MAX_REPLY: usize = 256 * 1024;
 /// The maximum number of members and exceptions distinguished by name.
 const MAX_NAMES: usize = 256;
 /// The maximum number of objects to which sessions are redirected, in one run.
-const MAX_PLACES: usize = 4096;
+const MAX_ADDRESSES: usize = 4096;
 /// The maximum number of redirections of one request.
 const MAX_HOPS: u8 = 16;
 /// The maximum number that is tested; they begin at 1.
-const NUMBERS: u32 = 1000;
+const NUMBER_COUNT: u32 = 1000;
 
 /// The reason why a target is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -59,12 +59,12 @@ pub struct IiopTarget {
     objects: Vec<RemoteObject>,
     /// The addresses of the objects.
     addresses: Vec<SocketAddr>,
-    names: Vec<Arc<str>>,
+    member_names: Vec<Arc<str>>,
     /// Whether to follow a LOCATION_FORWARD; if not, it is an answer.
-    follow: bool,
+    follows_forwards: bool,
     /// The padding of each request, beside its argument.
     padding: Vec<u8>,
-    next: u32,
+    next_id: u32,
 }
 
 /// An object and its addressing.
@@ -82,7 +82,7 @@ pub struct IiopCallState {
     id: u32,
     number: u32,
     /// The index of the called object.
-    place: usize,
+    address_index: usize,
     hops: u8,
     /// The beginning of an incomplete reply.
     partial: Vec<u8>,
@@ -96,16 +96,17 @@ impl IiopTarget {
     /// # Errors
     /// Fails if the reference is malformed, or its host has no address.
     pub fn new(reference: &str, follow: bool) -> Result<Self, IiopError> {
-        let (place, key) = read(reference)?;
-        let address = resolve(&place, first_reachable)?;
-        let object = RemoteObject { version: place.version, key, name: place.to_string().into() };
+        let (iiop_address, key) = parse_reference(reference)?;
+        let socket_address = resolve(&iiop_address, first_reachable)?;
+        let object =
+            RemoteObject { version: iiop_address.version, key, name: iiop_address.to_string().into() };
         Ok(Self {
             objects: vec![object],
-            addresses: vec![address],
-            names: Vec::new(),
-            follow,
+            addresses: vec![socket_address],
+            member_names: Vec::new(),
+            follows_forwards: follow,
             padding: Vec::new(),
-            next: 0,
+            next_id: 0,
         })
     }
 
@@ -117,9 +118,9 @@ impl IiopTarget {
     }
 
     /// Returns the request of a call, for one of the objects.
-    fn bytes(&self, id: u32, number: u32, place: usize) -> Arc<[u8]> {
-        let RemoteObject { version, key, .. } = &self.objects[place];
-        let form = MessageFormat { version: *version, order: ByteOrder::NATIVE };
+    fn request_bytes(&self, id: u32, number: u32, object_index: usize) -> Arc<[u8]> {
+        let RemoteObject { version, key, .. } = &self.objects[object_index];
+        let format = MessageFormat { version: *version, order: ByteOrder::NATIVE };
         let target = Aim::Key(key);
         let padding = [ServiceContext { id: PADDING_CONTEXT, data: &self.padding }];
         let contexts = if self.padding.is_empty() { &[] } else { &padding[..] };
@@ -131,47 +132,52 @@ impl IiopTarget {
             contexts,
         };
         let mut bytes = Vec::with_capacity(96 + key.len() + self.padding.len());
-        write::request(&mut bytes, form, &head, |writer| writer.u32(number));
+        write::request(&mut bytes, format, &head, |writer| writer.u32(number));
         bytes.into()
     }
 
     /// Returns the shared form of a name.
-    fn name(&mut self, name: &[u8]) -> Arc<str> {
-        if let Some(known) = self.names.iter().find(|known| known.as_bytes() == name) {
-            return known.clone();
+    fn intern_name(&mut self, name: &[u8]) -> Arc<str> {
+        if let Some(existing) = self.member_names.iter().find(|existing| existing.as_bytes() == name) {
+            return existing.clone();
         }
-        let kept = if self.names.len() < MAX_NAMES { String::from_utf8_lossy(name) } else { "other".into() };
-        let fresh: Arc<str> = kept.into();
-        if self.names.len() < MAX_NAMES {
-            self.names.push(fresh.clone());
+        let text =
+            if self.member_names.len() < MAX_NAMES { String::from_utf8_lossy(name) } else { "other".into() };
+        let interned: Arc<str> = text.into();
+        if self.member_names.len() < MAX_NAMES {
+            self.member_names.push(interned.clone());
         }
-        fresh
+        interned
     }
 
     /// Returns the index of the object of a reference.
-    fn place(&mut self, ior: &Ior) -> Option<usize> {
+    fn object_index(&mut self, ior: &Ior) -> Option<usize> {
         let profile = ior.first_iiop_profile()?;
-        let place = profile.addresses().next()?;
-        let name = place.to_string();
-        let known = self.objects.iter().position(|object| object.key == profile.key && *object.name == *name);
-        if known.is_some() || self.objects.len() == MAX_PLACES {
-            return known;
+        let iiop_address = profile.addresses().next()?;
+        let name = iiop_address.to_string();
+        let index = self.objects.iter().position(|object| object.key == profile.key && *object.name == *name);
+        if index.is_some() || self.objects.len() == MAX_ADDRESSES {
+            return index;
         }
         // The address is not probed: calls are in flight.
-        let address = resolve(&place, |mut addresses| addresses.next()).ok()?;
-        self.objects.push(RemoteObject { version: place.version, key: profile.key, name: name.into() });
-        self.addresses.push(address);
+        let socket_address = resolve(&iiop_address, |mut addresses| addresses.next()).ok()?;
+        self.objects.push(RemoteObject {
+            version: iiop_address.version,
+            key: profile.key,
+            name: name.into(),
+        });
+        self.addresses.push(socket_address);
         Some(self.objects.len() - 1)
     }
 
-    fn reply(
+    fn handle_reply(
         &mut self,
         state: &IiopCallState,
         order: ByteOrder,
         reply: &GiopReply<'_>,
         reusable: bool,
     ) -> AnswerProgress {
-        let fault = |reason: Arc<str>| TargetAnswer {
+        let exception = |reason: Arc<str>| TargetAnswer {
             member: None,
             failure: Some(FailureKind::Exception),
             reason: Some(reason),
@@ -179,30 +185,33 @@ impl IiopTarget {
         };
         match reply.status {
             ReplyStatus::NoException => {
-                let right = reply.body_reader(order).bool().is_ok_and(|said| said == is_prime(state.number));
-                if !right {
+                let is_correct =
+                    reply.body_reader(order).bool().is_ok_and(|answer| answer == is_prime(state.number));
+                if !is_correct {
                     return AnswerProgress::Malformed;
                 }
                 let member = match reply.contexts.find(MEMBER_CONTEXT) {
-                    Some(name) => Some(self.name(name)),
-                    None => (state.place > 0).then(|| self.objects[state.place].name.clone()),
+                    Some(name) => Some(self.intern_name(name)),
+                    None => (state.address_index > 0).then(|| self.objects[state.address_index].name.clone()),
                 };
                 AnswerProgress::Complete(TargetAnswer { member, failure: None, reason: None, reusable })
             }
             ReplyStatus::SystemException | ReplyStatus::UserException => {
                 let name = reply.body_reader(order).string().unwrap_or(b"unreadable");
-                AnswerProgress::Complete(fault(self.name(name)))
+                AnswerProgress::Complete(exception(self.intern_name(name)))
             }
             ReplyStatus::Forward | ReplyStatus::ForwardPermanent => {
-                let place = reply.forward(order).and_then(|ior| self.place(&ior));
-                match place {
-                    None => AnswerProgress::Complete(fault(self.name(b"forwarded to no IIOP address"))),
-                    Some(_) if self.follow && state.hops >= MAX_HOPS => {
-                        AnswerProgress::Complete(fault(self.name(b"forwarded too often")))
+                let target_index = reply.forward(order).and_then(|ior| self.object_index(&ior));
+                match target_index {
+                    None => {
+                        AnswerProgress::Complete(exception(self.intern_name(b"forwarded to no IIOP address")))
                     }
-                    Some(place) if self.follow => AnswerProgress::Redirected(place),
-                    Some(place) => {
-                        let member = Some(self.objects[place].name.clone());
+                    Some(_) if self.follows_forwards && state.hops >= MAX_HOPS => {
+                        AnswerProgress::Complete(exception(self.intern_name(b"forwarded too often")))
+                    }
+                    Some(target_index) if self.follows_forwards => AnswerProgress::Redirected(target_index),
+                    Some(target_index) => {
+                        let member = Some(self.objects[target_index].name.clone());
                         AnswerProgress::Complete(TargetAnswer {
                             member,
                             failure: None,
@@ -213,7 +222,7 @@ impl IiopTarget {
                 }
             }
             ReplyStatus::NeedsAddressing => {
-                AnswerProgress::Complete(fault(self.name(b"another way of addressing")))
+                AnswerProgress::Complete(exception(self.intern_name(b"another way of addressing")))
             }
         }
     }
@@ -231,22 +240,22 @@ impl RequestTarget for IiopTarget {
     }
 
     fn next_request(&mut self) -> TargetRequest<IiopCallState> {
-        let id = self.next;
-        self.next = id.wrapping_add(1);
-        let number = 1 + id % NUMBERS;
-        let state = IiopCallState { id, number, place: 0, hops: 0, partial: Vec::new() };
-        TargetRequest { route: 0, bytes: self.bytes(id, number, 0), state }
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        let number = 1 + id % NUMBER_COUNT;
+        let state = IiopCallState { id, number, address_index: 0, hops: 0, partial: Vec::new() };
+        TargetRequest { route: 0, bytes: self.request_bytes(id, number, 0), state }
     }
 
     fn consume_answer(&mut self, state: &mut IiopCallState, bytes: &[u8]) -> AnswerProgress {
         let mut partial = std::mem::take(&mut state.partial);
-        let whole = if partial.is_empty() {
+        let input = if partial.is_empty() {
             bytes
         } else {
             partial.extend_from_slice(bytes);
             &partial
         };
-        let (header, len) = match next_message(whole, MAX_REPLY) {
+        let (header, len) = match next_message(input, MAX_REPLY) {
             Err(_) => return AnswerProgress::Malformed,
             Ok(NextMessage::Partial { .. }) => {
                 state.partial = if partial.is_empty() { bytes.to_vec() } else { partial };
@@ -258,25 +267,25 @@ impl RequestTarget for IiopTarget {
         if header.kind == MessageType::CloseConnection {
             return AnswerProgress::ReturnedToOrigin;
         }
-        match GiopMessage::parse(whole) {
+        match GiopMessage::parse(input) {
             Ok(GiopMessage { header, content: MessageContent::Reply(reply) })
                 if reply.id == state.id && !header.more_fragments =>
             {
                 // With surplus bytes or a further message the connection is not reusable.
-                self.reply(state, header.order, &reply, len == whole.len())
+                self.handle_reply(state, header.order, &reply, len == input.len())
             }
             _ => AnswerProgress::Malformed,
         }
     }
 
-    fn request_for_address(&mut self, state: &mut IiopCallState, place: usize) -> Option<Arc<[u8]>> {
+    fn request_for_address(&mut self, state: &mut IiopCallState, address_index: usize) -> Option<Arc<[u8]>> {
         if state.hops > MAX_HOPS {
             return None;
         }
         state.hops += 1;
-        state.place = place;
+        state.address_index = address_index;
         state.partial.clear();
-        Some(self.bytes(state.id, state.number, place))
+        Some(self.request_bytes(state.id, state.number, address_index))
     }
 
     fn connection_ended(&mut self, _: &mut IiopCallState) -> Option<TargetAnswer> {
@@ -285,51 +294,55 @@ impl RequestTarget for IiopTarget {
 }
 
 /// Returns the address of a reference's object, and its key.
-fn read(reference: &str) -> Result<(IiopAddress, Vec<u8>), IiopError> {
-    let fail = |why: String| {
+fn parse_reference(reference: &str) -> Result<(IiopAddress, Vec<u8>), IiopError> {
+    let reference_error = |reason: String| {
         let text: String = reference.chars().take(60).collect();
-        IiopError::Reference { text, why }
+        IiopError::Reference { text, why: reason }
     };
-    let scheme = |scheme: &str| match reference.split_at_checked(scheme.len()) {
-        Some((begin, rest)) if begin.eq_ignore_ascii_case(scheme) => Some(rest),
+    let strip_scheme = |scheme: &str| match reference.split_at_checked(scheme.len()) {
+        Some((prefix, rest)) if prefix.eq_ignore_ascii_case(scheme) => Some(rest),
         _ => None,
     };
     let file;
-    let reference = match scheme("file:") {
+    let reference = match strip_scheme("file:") {
         Some(path) => {
             let path = path.strip_prefix("//").unwrap_or(path);
-            file = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+            file = std::fs::read_to_string(path).map_err(|error| reference_error(error.to_string()))?;
             file.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim()
         }
         None => reference,
     };
-    let location = if reference.get(..4).is_some_and(|begin| begin.eq_ignore_ascii_case("IOR:")) {
-        let ior: Ior = reference.parse().map_err(|error: GiopError| fail(error.reason().to_owned()))?;
+    let location = if reference.get(..4).is_some_and(|prefix| prefix.eq_ignore_ascii_case("IOR:")) {
+        let ior: Ior =
+            reference.parse().map_err(|error: GiopError| reference_error(error.reason().to_owned()))?;
         Corbaloc::from_ior(&ior)
-            .ok_or_else(|| fail("the reference has no IIOP profile that can be read".to_owned()))?
+            .ok_or_else(|| reference_error("the reference has no IIOP profile that can be read".to_owned()))?
     } else {
-        let place = match scheme("iiop://") {
+        let corbaloc = match strip_scheme("iiop://") {
             Some(rest) => format!("corbaloc:iiop:1.2@{rest}"),
             None => reference.to_owned(),
         };
-        place.parse().map_err(|error: GiopError| {
-            let why = error.reason();
-            fail(format!("{why}; expected iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH"))
+        corbaloc.parse().map_err(|error: GiopError| {
+            let reason = error.reason();
+            reference_error(format!(
+                "{reason}; expected iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH"
+            ))
         })?
     };
     match location.addresses.into_iter().next() {
-        Some(place) => Ok((place, location.key)),
-        None => Err(fail("it has no address".to_owned())),
+        Some(address) => Ok((address, location.key)),
+        None => Err(reference_error("it has no address".to_owned())),
     }
 }
 
 fn resolve(
-    place: &IiopAddress,
-    choose: fn(std::vec::IntoIter<SocketAddr>) -> Option<SocketAddr>,
+    address: &IiopAddress,
+    choose_address: fn(std::vec::IntoIter<SocketAddr>) -> Option<SocketAddr>,
 ) -> Result<SocketAddr, IiopError> {
-    let fail = |why: String| IiopError::Resolve { place: place.to_string(), why };
-    let addresses = place.to_string().to_socket_addrs().map_err(|error| fail(error.to_string()))?;
-    choose(addresses).ok_or_else(|| fail("the host has no address".to_owned()))
+    let resolve_error = |reason: String| IiopError::Resolve { place: address.to_string(), why: reason };
+    let addresses =
+        address.to_string().to_socket_addrs().map_err(|error| resolve_error(error.to_string()))?;
+    choose_address(addresses).ok_or_else(|| resolve_error("the host has no address".to_owned()))
 }
 
 #[cfg(test)]
@@ -349,7 +362,7 @@ mod tests {
         for piece in bytes.chunks(size) {
             match target.consume_answer(&mut state, piece) {
                 AnswerProgress::Incomplete => {}
-                step => return step,
+                progress => return progress,
             }
         }
         AnswerProgress::Incomplete
@@ -357,25 +370,25 @@ mod tests {
 
     #[test]
     fn answers_in_any_pieces() {
-        let done = |out: &mut Vec<u8>, form, id| {
+        let write_success = |out: &mut Vec<u8>, form, id| {
             write::reply(out, form, id, ReplyStatus::NoException, &[], |writer| writer.bool(is_prime(1)));
         };
         let answer = |reusable| TargetAnswer { member: None, failure: None, reason: None, reusable };
         for size in [1, 2, 7, 12, 25, 999] {
-            assert_eq!(feed(size, done), AnswerProgress::Complete(answer(true)), "{size}");
+            assert_eq!(feed(size, write_success), AnswerProgress::Complete(answer(true)), "{size}");
         }
-        let followed = |out: &mut Vec<u8>, form, id| {
-            done(out, form, id);
+        let write_closed = |out: &mut Vec<u8>, form, id| {
+            write_success(out, form, id);
             write::close(out, form);
         };
-        assert_eq!(feed(999, followed), AnswerProgress::Complete(answer(false)));
+        assert_eq!(feed(999, write_closed), AnswerProgress::Complete(answer(false)));
         assert_eq!(feed(1, |out, form, _| write::close(out, form)), AnswerProgress::ReturnedToOrigin);
     }
 
     #[test]
     fn what_is_no_answer_to_this_call_is_malformed() {
         type WriteReply = fn(&mut Vec<u8>, MessageFormat, u32);
-        let wrong: [WriteReply; 4] = [
+        let invalid_replies: [WriteReply; 4] = [
             |out, form, id| {
                 write::reply(out, form, id, ReplyStatus::NoException, &[], |writer| writer.bool(!is_prime(1)))
             },
@@ -387,8 +400,8 @@ mod tests {
             |out, form, id| write::locate_status(out, form, id, true),
             |out, _, _| out.extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n"),
         ];
-        for write in wrong {
-            assert_eq!(feed(999, write), AnswerProgress::Malformed);
+        for write_reply in invalid_replies {
+            assert_eq!(feed(999, write_reply), AnswerProgress::Malformed);
         }
     }
 
@@ -396,9 +409,9 @@ mod tests {
     fn names_that_a_server_makes_up_are_bounded() {
         let mut target = target();
         for number in 0..1000 {
-            target.name(format!("member {number}").as_bytes());
+            target.intern_name(format!("member {number}").as_bytes());
         }
-        assert_eq!(target.names.len(), MAX_NAMES);
-        assert_eq!(&*target.name(b"one more"), "other");
+        assert_eq!(target.member_names.len(), MAX_NAMES);
+        assert_eq!(&*target.intern_name(b"one more"), "other");
     }
 }

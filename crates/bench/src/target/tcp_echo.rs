@@ -9,7 +9,7 @@ use super::echo::{EchoError, EchoPayloads};
 use super::{AnswerProgress, RequestTarget, TargetAnswer, TargetRequest};
 
 /// The maximum length of a payload: each one in flight is in memory.
-const MAX_BYTES: usize = 1 << 30;
+const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 
 /// Payloads of a fixed size for one address.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl TcpEcho {
     /// # Errors
     /// Fails if the address is malformed or the size is out of range.
     pub fn new(address: &str, bytes: usize) -> Result<Self, EchoError> {
-        EchoPayloads::new(address, bytes, MAX_BYTES, first_reachable).map(Self)
+        EchoPayloads::new(address, bytes, MAX_PAYLOAD_BYTES, first_reachable).map(Self)
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn sizes_and_addresses_that_cannot_be_are_refused() {
         assert!(TcpEcho::new("127.0.0.1:9", 0).is_err());
-        assert!(TcpEcho::new("127.0.0.1:9", MAX_BYTES + 1).is_err());
+        assert!(TcpEcho::new("127.0.0.1:9", MAX_PAYLOAD_BYTES + 1).is_err());
         assert!(TcpEcho::new("127.0.0.1", 9).is_err());
         assert!(TcpEcho::new("[::1]:9", 9).is_ok());
     }
@@ -98,17 +98,17 @@ mod tests {
                 if change {
                     bytes[wrong.index(size)] ^= flip;
                 }
-                let mut step = AnswerProgress::Incomplete;
+                let mut progress = AnswerProgress::Incomplete;
                 for piece in bytes.chunks(piece) {
-                    if step != AnswerProgress::Incomplete {
+                    if progress != AnswerProgress::Incomplete {
                         break;
                     }
-                    step = target.consume_answer(&mut state, piece);
+                    progress = target.consume_answer(&mut state, piece);
                 }
-                step
+                progress
             };
-            let whole = TargetAnswer { member: None, failure: None, reason: None, reusable: true };
-            prop_assert_eq!(feed(&mut target, false), AnswerProgress::Complete(whole));
+            let answer = TargetAnswer { member: None, failure: None, reason: None, reusable: true };
+            prop_assert_eq!(feed(&mut target, false), AnswerProgress::Complete(answer));
             prop_assert_eq!(feed(&mut target, true), AnswerProgress::Malformed);
         }
     }

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::slice;
 use std::sync::Arc;
 
-use super::echo::{EchoError, EchoPayloads, NUMBER};
+use super::echo::{EchoError, EchoPayloads, NUMBER_BYTES};
 use super::{AnswerProgress, RequestTarget, TargetAnswer, TargetRequest, Transport};
 
 /// The maximum length of a datagram's payload over IPv4.
-const MAX_BYTES: usize = 65_507;
+const MAX_DATAGRAM_BYTES: usize = 65_507;
 
 /// Datagrams of a fixed size for one address.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl UdpEcho {
     /// # Errors
     /// Fails if the address is malformed or the size is out of range.
     pub fn new(address: &str, bytes: usize) -> Result<Self, EchoError> {
-        EchoPayloads::new(address, bytes, MAX_BYTES, |mut addresses| addresses.next()).map(Self)
+        EchoPayloads::new(address, bytes, MAX_DATAGRAM_BYTES, |mut addresses| addresses.next()).map(Self)
     }
 }
 
@@ -51,9 +51,10 @@ impl RequestTarget for UdpEcho {
             });
         }
         // A network may deliver a datagram twice: the second copy of an earlier echo answers nothing.
-        let number = |bytes: &[u8]| bytes.first_chunk::<NUMBER>().map(|number| u64::from_be_bytes(*number));
-        let earlier = bytes.len() == expected.len() && number(bytes) < number(expected);
-        if earlier { AnswerProgress::Incomplete } else { AnswerProgress::Malformed }
+        let payload_number =
+            |bytes: &[u8]| bytes.first_chunk::<NUMBER_BYTES>().map(|number| u64::from_be_bytes(*number));
+        let is_earlier = bytes.len() == expected.len() && payload_number(bytes) < payload_number(expected);
+        if is_earlier { AnswerProgress::Incomplete } else { AnswerProgress::Malformed }
     }
 
     fn connection_ended(&mut self, _: &mut Arc<[u8]>) -> Option<TargetAnswer> {
@@ -77,8 +78,8 @@ mod tests {
         ));
         let third = target.next_request();
         assert_eq!(target.consume_answer(&mut second.state, &third.bytes), AnswerProgress::Malformed);
-        for wrong in [&second.bytes[..31], b"", &[0xff; 33]] {
-            assert_eq!(target.consume_answer(&mut second.state, wrong), AnswerProgress::Malformed);
+        for datagram in [&second.bytes[..31], b"", &[0xff; 33]] {
+            assert_eq!(target.consume_answer(&mut second.state, datagram), AnswerProgress::Malformed);
         }
         let mut changed = second.bytes.to_vec();
         changed[20] ^= 1;
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn datagrams_that_cannot_be_are_refused() {
         assert!(UdpEcho::new("127.0.0.1:9", 0).is_err());
-        assert!(UdpEcho::new("127.0.0.1:9", MAX_BYTES + 1).is_err());
-        assert!(UdpEcho::new("127.0.0.1:9", MAX_BYTES).is_ok());
+        assert!(UdpEcho::new("127.0.0.1:9", MAX_DATAGRAM_BYTES + 1).is_err());
+        assert!(UdpEcho::new("127.0.0.1:9", MAX_DATAGRAM_BYTES).is_ok());
     }
 }

@@ -40,8 +40,8 @@ impl DrainInitiator {
 impl Analyzer {
     /// Returns an error if there is no such member.
     pub fn ensure_exists(&self, member: &str) -> Result<(), String> {
-        let found = self.spec.members.iter().any(|spec| &*spec.name == member);
-        if found { Ok(()) } else { Err(self.no_such(member)) }
+        let exists = self.spec.members.iter().any(|spec| &*spec.name == member);
+        if exists { Ok(()) } else { Err(self.unknown_member_error(member)) }
     }
 
     /// Drains a member on behalf of an operator: it gets nothing new. Returns an error if there is no such
@@ -51,8 +51,8 @@ impl Analyzer {
     }
 
     /// Drains a member on behalf of the given actor, which the event names.
-    pub fn drain_by(&mut self, member: &str, who: DrainInitiator, now: Time) -> Result<(), String> {
-        self.set_draining(member, Some(who), now)
+    pub fn drain_by(&mut self, member: &str, initiator: DrainInitiator, now: Time) -> Result<(), String> {
+        self.set_draining(member, Some(initiator), now)
     }
 
     /// Ends the drain of a member. Returns an error if there is no such member; does nothing if it is not
@@ -72,21 +72,26 @@ impl Analyzer {
         self.set_disabled(member, false, now)
     }
 
-    fn set_draining(&mut self, member: &str, who: Option<DrainInitiator>, now: Time) -> Result<(), String> {
+    fn set_draining(
+        &mut self,
+        member: &str,
+        initiator: Option<DrainInitiator>,
+        now: Time,
+    ) -> Result<(), String> {
         self.advance(now);
-        let Some(place) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
-            return Err(self.no_such(member));
+        let Some(index) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
+            return Err(self.unknown_member_error(member));
         };
-        let entry = &mut self.entries[place];
-        if mem::replace(&mut entry.draining, who.is_some()) != who.is_some() {
+        let entry = &mut self.entries[index];
+        if mem::replace(&mut entry.draining, initiator.is_some()) != initiator.is_some() {
             let in_flight = f64::from(entry.vitals.in_flight());
-            entry.drained_by = who.unwrap_or_default();
-            let (kind, why) = match who {
-                Some(who) => (EventKind::Draining, who.reason()),
+            entry.drained_by = initiator.unwrap_or_default();
+            let (kind, reason) = match initiator {
+                Some(initiator) => (EventKind::Draining, initiator.reason()),
                 None => (EventKind::Undrained, "taken back by an operator"),
             };
-            self.emit_member_event(place, kind, why.to_string(), &[("in_flight", in_flight)]);
-            self.derive_state(place);
+            self.emit_member_event(index, kind, reason.to_string(), &[("in_flight", in_flight)]);
+            self.derive_state(index);
             self.derive_group_state();
         }
         Ok(())
@@ -96,62 +101,62 @@ impl Analyzer {
     /// name does not count for it, but operators' commands apply to the name.
     pub(super) fn entry_for_newcomer(
         &mut self,
-        place: usize,
-        before: Option<AnalyzedMember>,
+        index: usize,
+        previous: Option<AnalyzedMember>,
     ) -> AnalyzedMember {
-        let name = self.spec.members[place].name.clone();
-        let fresh = self.entry(place, false);
-        let (why, entry) = match before {
-            Some(before) => {
-                if let Some(rebind) = &mut self.alerts {
-                    rebind.forget(before.id);
+        let name = self.spec.members[index].name.clone();
+        let new_entry = self.entry(index, false);
+        let (reason, entry) = match previous {
+            Some(previous) => {
+                if let Some(alerts) = &mut self.alerts {
+                    alerts.forget(previous.id);
                 }
-                let why = format!("{name} is at another address now");
-                let AnalyzedMember { draining, drained_by: drainer, disabled, health, .. } = before;
-                let stays = self.spec.members[place].checked
+                let reason = format!("{name} is at another address now");
+                let AnalyzedMember { draining, drained_by, disabled, health, .. } = previous;
+                let keeps_health = self.spec.members[index].checked
                     && self.spec.health.is_some()
                     && health.verdict == HealthVerdict::Up;
-                let (health, original) = match stays {
+                let (health, original) = match keeps_health {
                     true => (health, true),
-                    false => (fresh.health, fresh.original),
+                    false => (new_entry.health, new_entry.original),
                 };
-                (why, AnalyzedMember { draining, drained_by: drainer, disabled, health, original, ..fresh })
+                (reason, AnalyzedMember { draining, drained_by, disabled, health, original, ..new_entry })
             }
-            None => (format!("{name} joined the group"), fresh),
+            None => (format!("{name} joined the group"), new_entry),
         };
-        self.emit_event(EventKind::Joined, Some(name), why, &[]);
+        self.emit_event(EventKind::Joined, Some(name), reason, &[]);
         entry
     }
 
     /// Follows the configuration on whether the member at `place` is about to leave; the caller derives its
     /// state.
-    pub(super) fn update_leaving(&mut self, place: usize) {
-        let leaving = self.spec.members[place].leaving;
-        let entry = &mut self.entries[place];
+    pub(super) fn update_leaving(&mut self, index: usize) {
+        let leaving = self.spec.members[index].leaving;
+        let entry = &mut self.entries[index];
         if mem::replace(&mut entry.leaving, leaving) != leaving {
             let in_flight = f64::from(entry.vitals.in_flight());
-            let (kind, why) = match leaving {
+            let (kind, reason) = match leaving {
                 true => (EventKind::Draining, LEAVING_REASON),
                 false => (EventKind::Undrained, "it stays, its source of members says"),
             };
-            self.emit_member_event(place, kind, why.to_string(), &[("in_flight", in_flight)]);
+            self.emit_member_event(index, kind, reason.to_string(), &[("in_flight", in_flight)]);
         }
     }
 
     fn set_disabled(&mut self, member: &str, disabled: bool, now: Time) -> Result<(), String> {
         self.advance(now);
-        let Some(place) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
-            return Err(self.no_such(member));
+        let Some(index) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
+            return Err(self.unknown_member_error(member));
         };
-        let entry = &mut self.entries[place];
+        let entry = &mut self.entries[index];
         if mem::replace(&mut entry.disabled, disabled) != disabled {
             let in_flight = f64::from(entry.vitals.in_flight());
-            let (kind, why) = match disabled {
+            let (kind, reason) = match disabled {
                 true => (EventKind::Disabled, "disabled by an operator"),
                 false => (EventKind::Enabled, "enabled by an operator"),
             };
-            self.emit_member_event(place, kind, why.to_string(), &[("in_flight", in_flight)]);
-            self.derive_state(place);
+            self.emit_member_event(index, kind, reason.to_string(), &[("in_flight", in_flight)]);
+            self.derive_state(index);
             self.derive_group_state();
         }
         Ok(())

@@ -51,30 +51,32 @@ impl Analyzer {
 
     /// Sets the number of members used from the requests in flight.
     pub(super) fn update_aperture(&mut self) {
-        let Some(least) = self.spec.aperture else { return };
+        let Some(min_width) = self.spec.aperture else { return };
         let in_flight: u32 = self.entries.iter().map(|entry| entry.vitals.in_flight_here()).sum();
         let aperture = &mut self.aperture;
-        let since = self.now.since(aperture.sampled_at.unwrap_or(self.now)).as_secs_f64();
+        let elapsed = self.now.since(aperture.sampled_at.unwrap_or(self.now)).as_secs_f64();
         aperture.sampled_at = Some(self.now);
-        let more = f64::from(in_flight) - aperture.mean_in_flight;
+        let excess = f64::from(in_flight) - aperture.mean_in_flight;
         // Up at once, down slowly: too wide costs little.
-        let memory = if more > 0.0 { RISE } else { FALL };
-        aperture.mean_in_flight += more * (1.0 - libm::exp(-since / memory));
-        let need = (libm::ceil(PER_REQUEST * aperture.mean_in_flight) as usize).max(least as usize);
-        let before = aperture.width.max(least as usize);
-        let width = aperture.follow(need, least as usize, self.now);
+        let time_constant = if excess > 0.0 { RISE_SECONDS } else { FALL_SECONDS };
+        aperture.mean_in_flight += excess * (1.0 - libm::exp(-elapsed / time_constant));
+        let needed_width =
+            (libm::ceil(MEMBERS_PER_REQUEST * aperture.mean_in_flight) as usize).max(min_width as usize);
+        let previous_width = aperture.width.max(min_width as usize);
+        let width = aperture.update_width(needed_width, min_width as usize, self.now);
         // In a smaller group it makes no difference.
-        let all = self.usable;
-        if width.min(all) != before.min(all) {
-            let (shown, busy) = (width.min(all), self.aperture.mean_in_flight);
-            let why = format!("uses {shown} of {all} members, {} before", before.min(all));
+        let usable = self.usable;
+        if width.min(usable) != previous_width.min(usable) {
+            let (shown_width, mean_in_flight) = (width.min(usable), self.aperture.mean_in_flight);
+            let reason =
+                format!("uses {shown_width} of {usable} members, {} before", previous_width.min(usable));
             let inputs = [
-                ("width", shown as f64),
-                ("usable", all as f64),
-                ("mean_in_flight", busy),
-                ("least", least.into()),
+                ("width", shown_width as f64),
+                ("usable", usable as f64),
+                ("mean_in_flight", mean_in_flight),
+                ("least", min_width.into()),
             ];
-            self.emit_event(EventKind::Aperture, None, why, &inputs);
+            self.emit_event(EventKind::Aperture, None, reason, &inputs);
             self.stale = true;
         }
     }
@@ -85,23 +87,23 @@ impl Analyzer {
         mut members: alloc::vec::Vec<Member>,
     ) -> alloc::vec::Vec<Member> {
         self.aperture.outside.clear();
-        let Some(least) = self.spec.aperture else { return members };
-        let width = self.aperture.width.max(least as usize);
+        let Some(min_width) = self.spec.aperture else { return members };
+        let width = self.aperture.width.max(min_width as usize);
         if members.len() <= width {
             return members;
         }
-        let own = mix(self.aperture.seed ^ hash(self.spec.name.as_bytes()));
-        let rank = |member: &Member| (mix(own ^ member.seed), member.id);
+        let balancer_hash = mix(self.aperture.seed ^ hash(self.spec.name.as_bytes()));
+        let rank = |member: &Member| (mix(balancer_hash ^ member.seed), member.id);
         let mut ranks: alloc::vec::Vec<(u64, MemberId)> = members.iter().map(rank).collect();
-        let (_, last, _) = ranks.select_nth_unstable(width - 1);
-        let last = *last;
+        let (_, last_rank, _) = ranks.select_nth_unstable(width - 1);
+        let last_rank = *last_rank;
         let outside = &mut self.aperture.outside;
         members.retain(|member| {
-            let inside = rank(member) <= last;
-            if !inside {
+            let is_inside = rank(member) <= last_rank;
+            if !is_inside {
                 outside.insert(member.id);
             }
-            inside
+            is_inside
         });
         members
     }
@@ -114,15 +116,16 @@ impl Analyzer {
 }
 
 impl Aperture {
-    fn follow(&mut self, need: usize, least: usize, now: Time) -> usize {
-        let margin = |need: usize| need + need / 4;
-        self.width = self.width.max(least);
-        if need > self.width {
-            (self.width, self.too_wide_since) = (margin(need), None);
-        } else if self.width > least && self.width >= need + need / 2 {
-            let wide = *self.too_wide_since.get_or_insert(now);
-            if now.since(wide) >= CALM {
-                (self.width, self.too_wide_since) = (if need > least { margin(need) } else { least }, None);
+    fn update_width(&mut self, needed: usize, min_width: usize, now: Time) -> usize {
+        let with_margin = |width: usize| width + width / 4;
+        self.width = self.width.max(min_width);
+        if needed > self.width {
+            (self.width, self.too_wide_since) = (with_margin(needed), None);
+        } else if self.width > min_width && self.width >= needed + needed / 2 {
+            let too_wide_since = *self.too_wide_since.get_or_insert(now);
+            if now.since(too_wide_since) >= NARROWING_DELAY {
+                (self.width, self.too_wide_since) =
+                    (if needed > min_width { with_margin(needed) } else { min_width }, None);
             }
         } else {
             self.too_wide_since = None;
@@ -132,11 +135,11 @@ impl Aperture {
 }
 
 /// The members for each request in flight from here.
-const PER_REQUEST: f64 = 2.0;
+const MEMBERS_PER_REQUEST: f64 = 2.0;
 
 /// The seconds over which requests in flight are averaged as they rise, and as they fall.
-const RISE: f64 = 0.1;
-const FALL: f64 = 2.0;
+const RISE_SECONDS: f64 = 0.1;
+const FALL_SECONDS: f64 = 2.0;
 
 /// The time for which it must be wider than necessary before it narrows.
-const CALM: Duration = Duration::from_secs(30);
+const NARROWING_DELAY: Duration = Duration::from_secs(30);

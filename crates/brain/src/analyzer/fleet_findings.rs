@@ -10,15 +10,15 @@ use super::{Analyzer, HealthVerdict};
 impl Analyzer {
     /// Follows another balancer's ejection of this member, for `left` from now on, if the ejection budget
     /// allows.
-    pub fn handle_peer_ejection(&mut self, member: MemberId, left: Duration, by: &str, now: Time) {
+    pub fn handle_peer_ejection(&mut self, member: MemberId, remaining: Duration, balancer: &str, now: Time) {
         self.advance(now);
-        let Some(&place) = self.index_by_id.get(&member) else { return };
+        let Some(&index) = self.index_by_id.get(&member) else { return };
         self.eject_by(
-            place,
-            format!("balancer {by} has ejected it"),
+            index,
+            format!("balancer {balancer} has ejected it"),
             &[("told", 1.0)],
             |ejection, outlier, now| {
-                ejection.begin_from_peer(left.min(outlier.max_ejection.max(outlier.ejection)), now)
+                ejection.begin_from_peer(remaining.min(outlier.max_ejection.max(outlier.ejection)), now)
             },
         );
         self.derive_group_state();
@@ -28,26 +28,26 @@ impl Analyzer {
     ///
     /// A pass counts unless requests from here fail. A failure counts if the member is already down. Returns
     /// `false` if this balancer must check by itself, now.
-    pub fn handle_peer_check(&mut self, member: MemberId, passed: bool, by: &str, now: Time) -> bool {
-        let Some(entry) = self.index_by_id.get(&member).map(|place| &self.entries[*place]) else {
+    pub fn handle_peer_check(&mut self, member: MemberId, passed: bool, balancer: &str, now: Time) -> bool {
+        let Some(entry) = self.index_by_id.get(&member).map(|index| &self.entries[*index]) else {
             return true;
         };
-        let doubtful = match passed {
+        let is_contradicted = match passed {
             true => entry.vitals.streak() > 0,
             false => entry.health.verdict != HealthVerdict::Down,
         };
-        if doubtful {
+        if is_contradicted {
             return false;
         }
-        let why = format!("balancer {by} says so");
-        self.handle_probe(member, if passed { Ok(()) } else { Err(&*why) }, now);
+        let reason = format!("balancer {balancer} says so");
+        self.handle_probe(member, if passed { Ok(()) } else { Err(&*reason) }, now);
         true
     }
 
     /// Records a load report that another balancer received.
     pub fn handle_peer_load(&mut self, member: MemberId, load: ReportedLoad) {
-        let known = self.index_by_id.get(&member).and_then(|place| self.entries[*place].load);
-        if known.is_none_or(|known| load.at > known.at) {
+        let last_load = self.index_by_id.get(&member).and_then(|index| self.entries[*index].load);
+        if last_load.is_none_or(|last| load.at > last.at) {
             self.handle_load(member, load);
         }
     }

@@ -46,12 +46,13 @@ impl Analyzer {
 
     /// Restores the state from the previous process; `past` returns it by the name of the member. It is to be
     /// called before the first choice.
-    pub fn restore(&mut self, mut past: impl FnMut(&str) -> Option<MemberHandoff>, now: Time) {
+    pub fn restore(&mut self, mut handoff: impl FnMut(&str) -> Option<MemberHandoff>, now: Time) {
         self.advance(now);
-        let (now, checks, outside) = (self.now, self.spec.health.is_some(), self.outside());
+        let (now, has_checks, uses_external_weights) =
+            (self.now, self.spec.health.is_some(), self.uses_external_weights());
         for (entry, spec) in self.entries.iter_mut().zip(&self.spec.members) {
-            if let Some(past) = past(&spec.name) {
-                entry.restore(past, checks, outside, now);
+            if let Some(handoff) = handoff(&spec.name) {
+                entry.restore(handoff, has_checks, uses_external_weights, now);
             }
         }
         // Load reports to that process are as good: the first request of each core already uses them.
@@ -60,14 +61,14 @@ impl Analyzer {
         }
         self.rebuild_index();
         self.bound_ejections();
-        for place in 0..self.entries.len() {
-            if let Some(until) = self.entries[place].ejection.until {
+        for index in 0..self.entries.len() {
+            if let Some(until) = self.entries[index].ejection.until {
                 self.schedule_timeout(until);
             }
-            if let Some(since) = self.entries[place].ramp {
-                self.advance_slow_start(place, since);
+            if let Some(since) = self.entries[index].ramp {
+                self.advance_slow_start(index, since);
             }
-            self.age_reports(place);
+            self.age_reports(index);
         }
         self.stale = true;
         self.derive_group_state();
@@ -96,23 +97,24 @@ impl AnalyzedMember {
 
     /// Restores the state of a member. `checks`: whether its health is checked now. `outside`: whether
     /// weights come from outside.
-    fn restore(&mut self, past: MemberHandoff, checks: bool, outside: bool, now: Time) {
-        self.vitals.restore(&past.vitals, now);
-        self.limit.restore(past.limit);
+    fn restore(&mut self, handoff: MemberHandoff, has_checks: bool, uses_external_weights: bool, now: Time) {
+        self.vitals.restore(&handoff.vitals, now);
+        self.limit.restore(handoff.limit);
         self.totals = None;
-        (self.draining, self.drained_by, self.disabled) = (past.draining, past.drainer, past.disabled);
+        (self.draining, self.drained_by, self.disabled) =
+            (handoff.draining, handoff.drainer, handoff.disabled);
         // No check of this process has ended yet that would count for more.
         if let Some(health) =
-            past.health.filter(|health| checks && health.verdict != HealthVerdict::Unchecked)
+            handoff.health.filter(|health| has_checks && health.verdict != HealthVerdict::Unchecked)
         {
             self.health = health;
         }
-        self.ejection = past.ejection;
-        let sound = |value: f64| value.is_finite() && value >= 0.0;
-        self.load = past.load.filter(|load| sound(load.value) && load.at <= now);
-        self.reports = past.reports.and_then(|reports| reports.recalled(now));
-        self.usage_reports = past.work.and_then(|work| work.recalled(now));
-        self.external_weight = past.outside.filter(|weight| outside && sound(*weight));
+        self.ejection = handoff.ejection;
+        let is_valid = |value: f64| value.is_finite() && value >= 0.0;
+        self.load = handoff.load.filter(|load| is_valid(load.value) && load.at <= now);
+        self.reports = handoff.reports.and_then(|reports| reports.restored(now));
+        self.usage_reports = handoff.work.and_then(|usage_reports| usage_reports.restored(now));
+        self.external_weight = handoff.outside.filter(|weight| uses_external_weights && is_valid(*weight));
         let usable = match self.health.verdict {
             _ if self.disabled => Err(MemberState::Disabled),
             _ if self.is_draining() => Err(MemberState::Draining),
@@ -121,11 +123,11 @@ impl AnalyzedMember {
             HealthVerdict::Up if self.ejection.until.is_some() => Err(MemberState::Ejected),
             HealthVerdict::Up => Ok(()),
         };
-        self.ramp = past.ramp.filter(|since| usable.is_ok() && *since <= now);
+        self.ramp = handoff.ramp.filter(|since| usable.is_ok() && *since <= now);
         self.original &= usable == Err(MemberState::Unchecked);
-        let growing = if self.ramp.is_some() { MemberState::SlowStart } else { MemberState::Up };
-        self.state = usable.err().unwrap_or(growing);
-        self.since = if past.state == Some(self.state) { past.since.min(now) } else { now };
+        let active_state = if self.ramp.is_some() { MemberState::SlowStart } else { MemberState::Up };
+        self.state = usable.err().unwrap_or(active_state);
+        self.since = if handoff.state == Some(self.state) { handoff.since.min(now) } else { now };
     }
 }
 
@@ -152,12 +154,12 @@ mod tests {
             leaving: false,
             checked: false,
         };
-        let least = strategy::find("least_connections").unwrap();
+        let least_connections = strategy::find("least_connections").unwrap();
         GroupSpec {
             name: "web".into(),
             members: NAMES.iter().map(|name| member(name)).collect(),
-            strategy: least,
-            params: StrategyParams::defaults(least),
+            strategy: least_connections,
+            params: StrategyParams::defaults(least_connections),
             slow_start: Duration::from_secs(10),
             when_all_down: WhenAllDown::Reject,
             admission: None,
@@ -186,16 +188,16 @@ mod tests {
     }
 
     /// Returns the handed-off state of a group, through JSON.
-    fn left(analyzer: &Analyzer) -> BTreeMap<String, String> {
+    fn serialized_handoffs(analyzer: &Analyzer) -> BTreeMap<String, String> {
         analyzer
             .handoff()
-            .map(|(name, past)| ((&**name).into(), serde_json::to_string(&past).unwrap()))
+            .map(|(name, handoff)| ((&**name).into(), serde_json::to_string(&handoff).unwrap()))
             .collect()
     }
 
-    fn taken(left: &BTreeMap<String, String>, spec: GroupSpec, now: Time) -> Analyzer {
+    fn restored(handoffs: &BTreeMap<String, String>, spec: GroupSpec, now: Time) -> Analyzer {
         let mut analyzer = Analyzer::new(spec, now);
-        analyzer.restore(|name| serde_json::from_str(left.get(name)?).ok(), now);
+        analyzer.restore(|name| serde_json::from_str(handoffs.get(name)?).ok(), now);
         analyzer
     }
 
@@ -205,59 +207,60 @@ mod tests {
 
     #[test]
     fn members_are_as_they_were() {
-        let mut before = Analyzer::new(group(), at(0));
-        for id in ids(&before) {
-            before.handle_probe(id, Ok(()), at(1));
+        let mut old_analyzer = Analyzer::new(group(), at(0));
+        for id in ids(&old_analyzer) {
+            old_analyzer.handle_probe(id, Ok(()), at(1));
         }
-        let of = ids(&before);
-        before.drain_by("a:1", DrainInitiator::Scaler, at(2)).unwrap();
-        before.handle_streak(of[1], at(2));
+        let member_ids = ids(&old_analyzer);
+        old_analyzer.drain_by("a:1", DrainInitiator::Scaler, at(2)).unwrap();
+        old_analyzer.handle_streak(member_ids[1], at(2));
         for _ in 0..3 {
-            before.handle_probe(of[2], Err("refused"), at(2));
+            old_analyzer.handle_probe(member_ids[2], Err("refused"), at(2));
         }
         assert_eq!(
-            states(&before),
+            states(&old_analyzer),
             [MemberState::Draining, MemberState::Ejected, MemberState::Down, MemberState::Up]
         );
-        let mut after = taken(&left(&before), group(), at(3));
-        assert_eq!(states(&after), states(&before));
-        let why = after.status(at(3)).into_iter().next().map(|(_, status)| status.why);
-        assert_eq!(why.as_deref(), Some("drained by the scaler"));
+        let mut new_analyzer = restored(&serialized_handoffs(&old_analyzer), group(), at(3));
+        assert_eq!(states(&new_analyzer), states(&old_analyzer));
+        let reason = new_analyzer.status(at(3)).into_iter().next().map(|(_, status)| status.why);
+        assert_eq!(reason.as_deref(), Some("drained by the scaler"));
         // No event happened, and the last usable member is used at once.
-        assert!(core::iter::from_fn(|| after.poll_event()).next().is_none());
-        let plan = after.plan(at(3)).unwrap();
+        assert!(core::iter::from_fn(|| new_analyzer.poll_event()).next().is_none());
+        let plan = new_analyzer.plan(at(3)).unwrap();
         assert_eq!(plan.members().iter().map(|member| &*member.name).collect::<Vec<_>>(), ["d:1"]);
         // Running actions continue: the ejection ends when it would have, and two checks bring the member
         // back.
-        let end = before.entries[1].ejection.until;
-        assert_eq!(after.entries[1].ejection.until, end);
-        after.handle_timeout(end.unwrap());
-        assert_eq!(states(&after)[1], MemberState::SlowStart);
-        let id = ids(&after)[2];
-        after.handle_probe(id, Ok(()), at(5));
-        assert_eq!(states(&after)[2], MemberState::Down);
-        after.handle_probe(id, Ok(()), at(5));
-        assert!(states(&after)[2].is_eligible());
-        after.undrain("a:1", at(5)).unwrap();
-        assert!(states(&after)[0].is_eligible());
+        let ejected_until = old_analyzer.entries[1].ejection.until;
+        assert_eq!(new_analyzer.entries[1].ejection.until, ejected_until);
+        new_analyzer.handle_timeout(ejected_until.unwrap());
+        assert_eq!(states(&new_analyzer)[1], MemberState::SlowStart);
+        let id = ids(&new_analyzer)[2];
+        new_analyzer.handle_probe(id, Ok(()), at(5));
+        assert_eq!(states(&new_analyzer)[2], MemberState::Down);
+        new_analyzer.handle_probe(id, Ok(()), at(5));
+        assert!(states(&new_analyzer)[2].is_eligible());
+        new_analyzer.undrain("a:1", at(5)).unwrap();
+        assert!(states(&new_analyzer)[0].is_eligible());
     }
 
     #[test]
     fn loads_keep_their_ages_and_members_that_are_new_begin() {
-        let mut before = Analyzer::new(group(), at(0));
-        let of = ids(&before);
+        let mut old_analyzer = Analyzer::new(group(), at(0));
+        let member_ids = ids(&old_analyzer);
         for second in 1..=3 {
-            before.handle_load(of[0], ReportedLoad { value: 0.5, at: at(second), of_host: false });
+            old_analyzer
+                .handle_load(member_ids[0], ReportedLoad { value: 0.5, at: at(second), of_host: false });
         }
-        let mut left = left(&before);
-        left.remove("d:1");
+        let mut handoffs = serialized_handoffs(&old_analyzer);
+        handoffs.remove("d:1");
         let mut spec = group();
         spec.health = None;
-        let after = taken(&left, spec, at(4));
-        let reports = after.entries[0].reports.as_ref().unwrap();
+        let analyzer = restored(&handoffs, spec, at(4));
+        let reports = analyzer.entries[0].reports.as_ref().unwrap();
         assert_eq!((reports.last.at, reports.period()), (at(3), Duration::from_secs(1)));
         assert!(reports.report_weight(at(14)).is_none(), "it is as old as it was");
-        assert_eq!(states(&after), [MemberState::Up; 4], "checks that are gone bar nobody");
+        assert_eq!(states(&analyzer), [MemberState::Up; 4], "checks that are gone bar nobody");
     }
 
     #[test]
@@ -269,24 +272,24 @@ mod tests {
             health: None,
             ..group()
         };
-        let before = Analyzer::new(group(), at(0));
+        let old_analyzer = Analyzer::new(group(), at(0));
         let reading = |work: f32| Reading { knee: 1.0, work, sojourn: work, ..Reading::default() };
-        for (place, entry) in before.entries.iter().enumerate() {
+        for (index, entry) in old_analyzer.entries.iter().enumerate() {
             // The last member is by far the fastest.
-            let work = if place == 3 { 0.001 } else { 0.1 };
+            let work = if index == 3 { 0.001 } else { 0.1 };
             entry.vitals.last_report.record(&reading(work), 0, at(1));
         }
-        let first = |left: &BTreeMap<String, String>, seed: u64| {
-            let plan = taken(left, group(), at(2)).plan(at(2)).unwrap();
+        let first_choice = |handoffs: &BTreeMap<String, String>, seed: u64| {
+            let plan = restored(handoffs, group(), at(2)).plan(at(2)).unwrap();
             // A core without any load report.
-            let ask = PickRequest { now: at(2), random_bits: crate::mix(seed), ..PickRequest::default() };
-            plan.choose(&mut PickerState::new(crate::mix(!seed)), &ask, &[])
+            let request = PickRequest { now: at(2), random_bits: crate::mix(seed), ..PickRequest::default() };
+            plan.choose(&mut PickerState::new(crate::mix(!seed)), &request, &[])
         };
-        let told = left(&before);
-        assert!((0..100).all(|seed| first(&told, seed) == Choice::Member(3)));
+        let handoffs = serialized_handoffs(&old_analyzer);
+        assert!((0..100).all(|seed| first_choice(&handoffs, seed) == Choice::Member(3)));
         // Without a handoff the first choice is random.
-        let nothing = BTreeMap::new();
-        assert!((0..100).any(|seed| first(&nothing, seed) != Choice::Member(3)));
+        let no_handoffs = BTreeMap::new();
+        assert!((0..100).any(|seed| first_choice(&no_handoffs, seed) != Choice::Member(3)));
     }
 
     #[test]
@@ -295,12 +298,12 @@ mod tests {
                     \"limit\": {\"usual\": -3.0}, \
                     \"ejection\": {\"until\": 0, \"why\": \"\", \"row\": 4294967295, \"ended\": 0}, \
                     \"since\": 18446744073709551615}";
-        let left = NAMES.iter().map(|name| ((*name).into(), past.into())).collect();
+        let handoffs = NAMES.iter().map(|name| ((*name).into(), past.into())).collect();
         let mut spec = group();
         spec.health = None;
-        let mut after = taken(&left, spec, at(1));
-        after.handle_timeout(at(2));
-        assert_eq!(states(&after).iter().filter(|state| state.is_eligible()).count(), 4);
-        assert!(after.entries.iter().all(|entry| entry.load.is_none() && entry.since <= at(2)));
+        let mut analyzer = restored(&handoffs, spec, at(1));
+        analyzer.handle_timeout(at(2));
+        assert_eq!(states(&analyzer).iter().filter(|state| state.is_eligible()).count(), 4);
+        assert!(analyzer.entries.iter().all(|entry| entry.load.is_none() && entry.since <= at(2)));
     }
 }

@@ -68,25 +68,25 @@ impl HealthStatus {
         let agrees = outcome.is_ok() == (self.verdict == HealthVerdict::Up)
             && self.verdict != HealthVerdict::Unchecked;
         self.against = if agrees { 0 } else { self.against.saturating_add(1) };
-        let needed = match outcome {
+        let threshold = match outcome {
             Ok(()) if self.passed => spec.rise,
             Err(_) if self.verdict == HealthVerdict::Up => spec.fall,
             _ => 1,
         };
         self.passed |= outcome.is_ok();
-        let row = self.against;
-        let turned = !agrees && row >= needed.max(1);
-        if turned {
+        let consecutive_checks = self.against;
+        let verdict_changed = !agrees && consecutive_checks >= threshold.max(1);
+        if verdict_changed {
             self.against = 0;
             self.verdict = if outcome.is_ok() { HealthVerdict::Up } else { HealthVerdict::Down };
         }
-        if turned || agrees {
+        if verdict_changed || agrees {
             self.why = match outcome {
                 Ok(()) => "its health check passes".to_owned(),
                 Err(reason) => format!("its health check fails: {reason}"),
             };
         }
-        turned.then_some(row)
+        verdict_changed.then_some(consecutive_checks)
     }
 }
 
@@ -100,18 +100,18 @@ mod tests {
     /// ?.
     #[track_caller]
     fn run(mut health: HealthStatus, checks: &str, verdicts: &str) {
-        let mut seen = String::new();
+        let mut verdicts_seen = String::new();
         for check in checks.chars() {
-            let before = health.verdict;
-            let row = health.record(if check == '+' { Ok(()) } else { Err("refused") }, &SPEC);
-            assert_eq!(row.is_some(), before != health.verdict);
-            seen.push(match health.verdict {
+            let previous_verdict = health.verdict;
+            let consecutive_checks = health.record(if check == '+' { Ok(()) } else { Err("refused") }, &SPEC);
+            assert_eq!(consecutive_checks.is_some(), previous_verdict != health.verdict);
+            verdicts_seen.push(match health.verdict {
                 HealthVerdict::Unchecked => '?',
                 HealthVerdict::Up => 'U',
                 HealthVerdict::Down => 'D',
             });
         }
-        assert_eq!(seen, verdicts, "after {checks}");
+        assert_eq!(verdicts_seen, verdicts, "after {checks}");
     }
 
     #[test]

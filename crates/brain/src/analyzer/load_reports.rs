@@ -18,11 +18,11 @@ impl Analyzer {
     /// report makes a new plan if the strategy reads loads, and if it changes the moves of sessions; at most
     /// one in 100 ms.
     pub fn handle_load(&mut self, member: MemberId, load: ReportedLoad) -> bool {
-        let sound = load.value.is_finite() && load.value >= 0.0;
-        let Some(&place) = self.index_by_id.get(&member).filter(|_| sound) else { return false };
+        let is_valid = load.value.is_finite() && load.value >= 0.0;
+        let Some(&index) = self.index_by_id.get(&member).filter(|_| is_valid) else { return false };
         self.advance(load.at);
         let dampening = self.params().get(self.spec.strategy, "dampening").unwrap_or(0.0);
-        let entry = &mut self.entries[place];
+        let entry = &mut self.entries[index];
         if entry.load.is_some_and(|last| last.at > load.at) {
             return true;
         }
@@ -37,34 +37,34 @@ impl Analyzer {
         let begun = entry.vitals.begun();
         match &mut entry.reports {
             Some(reports) if reports.report_weight(load.at).is_some() => reports.add(load, dampening, begun),
-            none => *none = Some(LoadReports::new(load, begun)),
+            empty => *empty = Some(LoadReports::new(load, begun)),
         }
-        self.age_reports(place);
+        self.age_reports(index);
         if self.spec.strategy.reads_load {
-            self.plan_soon(PLANS_APART);
+            self.plan_soon(MIN_PLAN_INTERVAL);
         }
-        self.evaluate_alert(place);
+        self.evaluate_alert(index);
         true
     }
 
     /// Discards all reported loads because the metric has changed: none counts any more, and alerts end.
     pub fn forget_loads(&mut self, now: Time) {
         self.advance(now);
-        for place in 0..self.entries.len() {
-            let entry = &mut self.entries[place];
+        for index in 0..self.entries.len() {
+            let entry = &mut self.entries[index];
             (entry.load, entry.reports) = (None, None);
-            self.forget_load(place);
+            self.forget_load(index);
         }
         if self.spec.strategy.reads_load {
-            self.plan_soon(PLANS_APART);
+            self.plan_soon(MIN_PLAN_INTERVAL);
         }
     }
 
     /// Sets the group's part of the load of a member's host, and the number of groups there: as
     /// [`SharedHosts::share`](crate::shared_hosts::SharedHosts::share) returns them.
     pub fn set_host_share(&mut self, member: MemberId, share: (f64, u32)) {
-        if let Some(&place) = self.index_by_id.get(&member) {
-            self.entries[place].load_attribution.set_share(share);
+        if let Some(&index) = self.index_by_id.get(&member) {
+            self.entries[index].load_attribution.set_share(share);
         }
     }
 
@@ -74,22 +74,22 @@ impl Analyzer {
     /// not known. A report of no work or no utilization changes nothing: the previous one stays until it is
     /// too old.
     pub fn handle_usage(&mut self, member: MemberId, usage: UsageReport, now: Time) -> bool {
-        let sound = |value: f64| value.is_finite() && value >= 0.0;
-        let sound = sound(usage.rps) && sound(usage.utilization) && sound(usage.eps);
-        let Some(&place) = self.index_by_id.get(&member).filter(|_| sound) else { return false };
+        let is_valid = |value: f64| value.is_finite() && value >= 0.0;
+        let all_valid = is_valid(usage.rps) && is_valid(usage.utilization) && is_valid(usage.eps);
+        let Some(&index) = self.index_by_id.get(&member).filter(|_| all_valid) else { return false };
         self.advance(now);
         if usage.rps > 0.0 && usage.utilization > 0.0 {
             let usage = UsageReport { at: usage.at.min(self.now), ..usage };
-            let (_, expiry) = times(&self.spec);
-            let entry = &mut self.entries[place];
+            let (_, expiry) = usage_times(&self.spec);
+            let entry = &mut self.entries[index];
             let since = match &entry.usage_reports {
-                Some(work) if self.now.since(work.last.at) < expiry => work.since,
+                Some(reports) if self.now.since(reports.last.at) < expiry => reports.since,
                 _ => self.now,
             };
             entry.usage_reports = Some(UsageReports { last: usage, since });
-            self.age_reports(place);
+            self.age_reports(index);
             if self.spec.strategy.reads_load {
-                self.plan_soon(WEIGHTS_APART);
+                self.plan_soon(MIN_WEIGHT_INTERVAL);
             }
         }
         true
@@ -97,18 +97,18 @@ impl Analyzer {
 
     /// Sets whether clients of this group are bound on demand. If so, alerts are raised and cleared from now
     /// on.
-    pub fn set_on_demand(&mut self, on: bool, now: Time) {
+    pub fn set_on_demand(&mut self, enabled: bool, now: Time) {
         self.advance(now);
-        if on == self.alerts.is_some() {
+        if enabled == self.alerts.is_some() {
             return;
         }
-        if on {
+        if enabled {
             self.alerts = Some(GroupAlerts::new((self.spec.strategy.alert_rule)(&self.params())));
             self.entries.iter().for_each(|entry| entry.vitals.migration.reset_decisions());
             return;
         }
-        for place in 0..self.entries.len() {
-            self.forget_load(place);
+        for index in 0..self.entries.len() {
+            self.forget_load(index);
         }
         self.alerts = None;
     }
@@ -118,20 +118,20 @@ impl Analyzer {
     /// If so, each alert is held when it is raised, until [`Analyzer::release_alert`]. If not, held alerts
     /// are released with their members' next reports. It is to be set again after
     /// [`Analyzer::set_on_demand`].
-    pub fn set_drain_hook(&mut self, on: bool) {
-        if let Some(rebind) = &mut self.alerts {
-            rebind.set_holds(on);
+    pub fn set_drain_hook(&mut self, enabled: bool) {
+        if let Some(alerts) = &mut self.alerts {
+            alerts.set_holds(enabled);
         }
     }
 
     /// Lets a member's alert move sessions from now on, if it is the one of this number
     /// ([`LoadAlert::held`]). Returns `false` if that alert is over.
-    pub fn release_alert(&mut self, member: MemberId, number: u32, now: Time) -> bool {
+    pub fn release_alert(&mut self, member: MemberId, held_epoch: u32, now: Time) -> bool {
         self.advance(now);
         let now = self.now;
-        let released = self.alerts.as_mut().is_some_and(|rebind| rebind.release(member, number, now));
+        let released = self.alerts.as_mut().is_some_and(|alerts| alerts.release(member, held_epoch, now));
         if released {
-            self.plan_soon(PLANS_APART);
+            self.plan_soon(MIN_PLAN_INTERVAL);
         }
         released
     }
@@ -156,10 +156,10 @@ impl Analyzer {
     /// strategies that read loads choose by them.
     pub fn current_loads(&self, now: Time) -> impl Iterator<Item = (MemberId, f64)> {
         let mean = self.mean_load();
-        let counted = move |entry: &super::AnalyzedMember| {
+        let effective_load = move |entry: &super::AnalyzedMember| {
             Some((entry.id, entry.reports.as_ref()?.effective(mean, now)?.value))
         };
-        self.entries.iter().filter_map(counted)
+        self.entries.iter().filter_map(effective_load)
     }
 
     /// Returns the group's mean load, over members that may be chosen.
@@ -171,24 +171,24 @@ impl Analyzer {
     /// Applies the alert rule of a new configuration.
     pub(super) fn apply_alert_rule(&mut self) {
         let rule = (self.spec.strategy.alert_rule)(&self.params());
-        if let Some(rebind) = &mut self.alerts {
-            rebind.set_rule(rule);
+        if let Some(alerts) = &mut self.alerts {
+            alerts.set_rule(rule);
         }
     }
 
     /// Ages a member's reports, and sets the time of the next look.
-    pub(super) fn age_reports(&mut self, place: usize) {
-        let (now, planned, reads) = (self.now, self.planned, self.spec.strategy.reads_load);
-        let (blackout, expiry) = times(&self.spec);
-        let entry = &mut self.entries[place];
+    pub(super) fn age_reports(&mut self, index: usize) {
+        let (now, last_planned, reads_load) = (self.now, self.last_planned, self.spec.strategy.reads_load);
+        let (blackout, expiry) = usage_times(&self.spec);
+        let entry = &mut self.entries[index];
         let mut next: Option<Time> = None;
-        let mut at = |time: Time| next = Some(next.map_or(time, |next| next.min(time)));
+        let mut schedule = |time: Time| next = Some(next.map_or(time, |next| next.min(time)));
         let mut changed = false;
         if let Some(reports) = &entry.reports {
             match reports.report_weight(now) {
-                Some(say) => {
-                    changed = say < 1.0;
-                    at(reports.next_weight_change(now));
+                Some(weight) => {
+                    changed = weight < 1.0;
+                    schedule(reports.next_weight_change(now));
                 }
                 None => {
                     entry.reports = None;
@@ -196,35 +196,35 @@ impl Analyzer {
                 }
             }
         }
-        if let Some(work) = &entry.usage_reports {
-            let (begins, ends) = (work.since + blackout, work.last.at + expiry);
-            if now >= ends {
+        if let Some(reports) = &entry.usage_reports {
+            let (usable_from, expires_at) = (reports.since + blackout, reports.last.at + expiry);
+            if now >= expires_at {
                 entry.usage_reports = None;
                 changed = true;
-            } else if now < begins {
-                at(begins.min(ends));
+            } else if now < usable_from {
+                schedule(usable_from.min(expires_at));
             } else {
                 // Its weight counts from now on, or has for a while.
-                changed |= planned < begins;
-                at(ends);
+                changed |= last_planned < usable_from;
+                schedule(expires_at);
             }
         }
-        let silent = entry.reports.is_none();
+        let is_silent = entry.reports.is_none();
         if let Some(next) = next {
             self.schedule_timeout(next);
         }
-        if changed && reads {
-            self.plan_soon(PLANS_APART);
+        if changed && reads_load {
+            self.plan_soon(MIN_PLAN_INTERVAL);
         }
-        if silent {
-            self.forget_load(place);
+        if is_silent {
+            self.forget_load(index);
         }
     }
 
     /// Ends a member's alert and its deficit: it is out of use, or reports no more.
-    pub(super) fn forget_load(&mut self, place: usize) {
-        let id = self.entries[place].id;
-        if let Some(change) = self.alerts.as_mut().and_then(|rebind| rebind.forget(id)) {
+    pub(super) fn forget_load(&mut self, index: usize) {
+        let id = self.entries[index].id;
+        if let Some(change) = self.alerts.as_mut().and_then(|alerts| alerts.forget(id)) {
             self.stale = true;
             self.emit_alert_change(change);
         }
@@ -232,9 +232,9 @@ impl Analyzer {
 
     /// Marks the plan as outdated once the time of a new plan by reports has come.
     pub(super) fn renew(&mut self) {
-        match self.replan {
+        match self.replan_at {
             Some(due) if due <= self.now => {
-                self.replan = None;
+                self.replan_at = None;
                 self.stale = true;
             }
             Some(due) => self.schedule_timeout(due),
@@ -243,40 +243,40 @@ impl Analyzer {
     }
 
     /// Requests a new plan, but not sooner than `apart` after the last one.
-    fn plan_soon(&mut self, apart: Duration) {
-        let due = self.now.max(self.planned + apart);
-        self.replan = Some(self.replan.map_or(due, |planned| planned.min(due)));
+    fn plan_soon(&mut self, min_interval: Duration) {
+        let due = self.now.max(self.last_planned + min_interval);
+        self.replan_at = Some(self.replan_at.map_or(due, |planned_at| planned_at.min(due)));
         self.renew();
     }
 
     /// Applies the alert rule to a member that reported.
-    fn evaluate_alert(&mut self, place: usize) {
-        let entry = &self.entries[place];
-        let (Some(rebind), Some(reports)) = (&mut self.alerts, &entry.reports) else { return };
+    fn evaluate_alert(&mut self, index: usize) {
+        let entry = &self.entries[index];
+        let (Some(alerts), Some(reports)) = (&mut self.alerts, &entry.reports) else { return };
         if !entry.state.is_eligible() {
             return;
         }
         let report = MemberReport {
-            capacity: self.spec.members[place].capacity,
+            capacity: self.spec.members[index].capacity,
             load: reports.last.value,
             effective: reports.value,
             at: reports.last.at,
             period: reports.period(),
         };
-        let ReportOutcome { compared, decided, changes } = rebind.record_report(entry.id, &report);
+        let ReportOutcome { compared, decided, changes } = alerts.record_report(entry.id, &report);
         if compared {
             self.entries.iter().for_each(|entry| entry.vitals.migration.record_report());
         }
         if decided {
-            self.plan_soon(PLANS_APART);
+            self.plan_soon(MIN_PLAN_INTERVAL);
         }
         changes.into_iter().for_each(|change| self.emit_alert_change(change));
     }
 
     fn emit_alert_change(&mut self, change: AlertChange) {
-        let Some(&place) = self.index_by_id.get(&change.member) else { return };
+        let Some(&index) = self.index_by_id.get(&change.member) else { return };
         let kind = if change.raised { EventKind::AlertRaised } else { EventKind::AlertCleared };
-        self.emit_member_event(place, kind, change.why, &change.inputs);
+        self.emit_member_event(index, kind, change.why, &change.inputs);
     }
 
     fn params(&self) -> crate::StrategyParams {
@@ -294,24 +294,24 @@ pub(super) struct UsageReports {
 
 impl UsageReports {
     /// Returns the state of the previous process, if it is plausible.
-    pub(super) fn recalled(self, now: Time) -> Option<Self> {
+    pub(super) fn restored(self, now: Time) -> Option<Self> {
         let UsageReport { rps, utilization, eps, at } = self.last;
-        let sound = [rps, utilization, eps].iter().all(|value| value.is_finite() && *value >= 0.0);
-        (sound && at <= now && self.since <= now).then_some(self)
+        let is_valid = [rps, utilization, eps].iter().all(|value| value.is_finite() && *value >= 0.0);
+        (is_valid && at <= now && self.since <= now).then_some(self)
     }
 
     /// Returns the last report, if it gives a weight now.
     pub(super) fn usage(&self, spec: &GroupSpec, now: Time) -> Option<UsageReport> {
-        let (blackout, expiry) = times(spec);
+        let (blackout, expiry) = usage_times(spec);
         (now.since(self.since) >= blackout && now.since(self.last.at) < expiry).then_some(self.last)
     }
 }
 
 /// Returns the time for which first reports give no weight, and the age from which a report gives none any
 /// more.
-fn times(spec: &GroupSpec) -> (Duration, Duration) {
-    let seconds = |name, usual| {
-        let seconds = spec.params.get(spec.strategy, name).unwrap_or(usual);
+fn usage_times(spec: &GroupSpec) -> (Duration, Duration) {
+    let seconds = |name, default| {
+        let seconds = spec.params.get(spec.strategy, name).unwrap_or(default);
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     };
     (seconds("blackout", BLACKOUT), seconds("expiry", EXPIRY))
@@ -324,7 +324,7 @@ const BLACKOUT: f64 = 10.0;
 const EXPIRY: f64 = 180.0;
 
 /// The minimum time between plans by loads and alerts.
-const PLANS_APART: Duration = Duration::from_millis(100);
+const MIN_PLAN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The minimum time between plans by usage, as in gRPC A58.
-const WEIGHTS_APART: Duration = Duration::from_secs(1);
+const MIN_WEIGHT_INTERVAL: Duration = Duration::from_secs(1);

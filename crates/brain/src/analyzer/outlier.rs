@@ -45,27 +45,40 @@ pub(super) struct EjectionState {
 impl EjectionState {
     /// Begins an ejection; returns its number in a row and its length.
     pub(super) fn begin(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
-        let longest = spec.max_ejection.max(spec.ejection);
-        self.lasts(spec.ejection, |row| spec.ejection.saturating_mul(row).min(longest), now)
+        let max_ejection = spec.max_ejection.max(spec.ejection);
+        self.begin_escalated(
+            spec.ejection,
+            |count| spec.ejection.saturating_mul(count).min(max_ejection),
+            now,
+        )
     }
 
     /// Begins an ejection on suspicion. It comes after two or three failures and tries again soon: after 2 s
     /// at first, and twice as long each time, up to 32 s, or [`OutlierSpec::max_ejection`] if that is less.
     pub(super) fn begin_on_suspicion(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
-        let longest = spec.max_ejection.max(spec.ejection);
-        self.lasts(Duration::from_secs(2), |row| Duration::from_secs(1 << row.min(5)).min(longest), now)
+        let max_ejection = spec.max_ejection.max(spec.ejection);
+        self.begin_escalated(
+            Duration::from_secs(2),
+            |count| Duration::from_secs(1 << count.min(5)).min(max_ejection),
+            now,
+        )
     }
 
     /// Begins an ejection that another balancer has begun: it does not extend the row here.
-    pub(super) fn begin_from_peer(&mut self, left: Duration, now: Time) -> (u32, Duration) {
-        self.until = Some(now + left);
-        (self.row, left)
+    pub(super) fn begin_from_peer(&mut self, remaining: Duration, now: Time) -> (u32, Duration) {
+        self.until = Some(now + remaining);
+        (self.row, remaining)
     }
 
-    fn lasts(&mut self, first: Duration, length: impl Fn(u32) -> Duration, now: Time) -> (u32, Duration) {
-        let good = now.since(self.ended).as_nanos() / first.as_nanos().max(1);
-        self.row = self.row.saturating_sub(u32::try_from(good).unwrap_or(u32::MAX)).saturating_add(1);
-        let length = length(self.row);
+    fn begin_escalated(
+        &mut self,
+        decay_period: Duration,
+        length_of: impl Fn(u32) -> Duration,
+        now: Time,
+    ) -> (u32, Duration) {
+        let good_periods = now.since(self.ended).as_nanos() / decay_period.as_nanos().max(1);
+        self.row = self.row.saturating_sub(u32::try_from(good_periods).unwrap_or(u32::MAX)).saturating_add(1);
+        let length = length_of(self.row);
         self.until = Some(now + length);
         (self.row, length)
     }
@@ -115,23 +128,24 @@ impl OutlierFinding {
 pub(super) fn outliers(
     spec: &OutlierSpec,
     samples: &[(usize, MemberTraffic)],
-    room: usize,
+    max_findings: usize,
 ) -> Vec<OutlierFinding> {
-    let mut left: Vec<TrafficSample> = samples
+    let mut remaining: Vec<TrafficSample> = samples
         .iter()
         .filter(|(_, traffic)| traffic.requests >= spec.min_requests.max(1))
         .map(|(index, traffic)| TrafficSample::new(*index, *traffic))
         .collect();
-    let mut found = Vec::new();
-    while spec.deviations > 0.0 && found.len() < room {
-        let group = GroupSums::of(&left);
-        let judged = left.iter().enumerate();
-        let out = judged.filter_map(|(place, sample)| Some((place, group.judge(sample, spec.deviations)?)));
-        let Some((place, worst)) = out.min_by(|a, b| a.1.rate.total_cmp(&b.1.rate)) else { break };
-        left.swap_remove(place);
-        found.push(worst);
+    let mut findings = Vec::new();
+    while spec.deviations > 0.0 && findings.len() < max_findings {
+        let group = GroupSums::of(&remaining);
+        let judged = remaining.iter().enumerate();
+        let outliers =
+            judged.filter_map(|(position, sample)| Some((position, group.judge(sample, spec.deviations)?)));
+        let Some((position, worst)) = outliers.min_by(|a, b| a.1.rate.total_cmp(&b.1.rate)) else { break };
+        remaining.swap_remove(position);
+        findings.push(worst);
     }
-    found
+    findings
 }
 
 /// The traffic of one member within an interval.
@@ -181,23 +195,29 @@ impl GroupSums {
         let deviation = libm::sqrt(((self.squares - rate * rate) / others - mean * mean).max(0.0));
         let (requests, failures) = (traffic.requests as f64, traffic.failures as f64);
         // Laplace's rule: others that never failed may yet fail.
-        let usual = (self.failures - failures + 1.0) / (self.requests - requests + 2.0);
-        let out = rate < mean - deviations * deviation && surprise(requests, failures, usual) >= MILLION;
-        out.then_some(OutlierFinding { index, traffic, rate, mean, deviation })
+        let expected_rate = (self.failures - failures + 1.0) / (self.requests - requests + 2.0);
+        let is_outlier = rate < mean - deviations * deviation
+            && log_likelihood_ratio(requests, failures, expected_rate) >= MIN_LOG_LIKELIHOOD;
+        is_outlier.then_some(OutlierFinding { index, traffic, rate, mean, deviation })
     }
 }
 
 /// Returns, by Chernoff's bound, minus the logarithm of the probability that at least `failed` of `requests`
 /// fail if the share `usual` does. It is 0 if fewer failed than usual.
-fn surprise(requests: f64, failed: f64, usual: f64) -> f64 {
-    let part =
-        |observed: f64, usual: f64| if observed > 0.0 { observed * libm::log(observed / usual) } else { 0.0 };
-    let share = failed / requests;
-    if share <= usual { 0.0 } else { requests * (part(share, usual) + part(1.0 - share, 1.0 - usual)) }
+fn log_likelihood_ratio(requests: f64, failures: f64, expected_rate: f64) -> f64 {
+    let term = |observed: f64, expected: f64| {
+        if observed > 0.0 { observed * libm::log(observed / expected) } else { 0.0 }
+    };
+    let share = failures / requests;
+    if share <= expected_rate {
+        0.0
+    } else {
+        requests * (term(share, expected_rate) + term(1.0 - share, 1.0 - expected_rate))
+    }
 }
 
 /// ln 10^6.
-const MILLION: f64 = 13.815_510_557_964_274;
+const MIN_LOG_LIKELIHOOD: f64 = 13.815_510_557_964_274;
 
 #[cfg(test)]
 mod tests {
@@ -217,7 +237,7 @@ mod tests {
         max_ejected: 0.5,
     };
 
-    fn found(samples: &[(u64, u64)]) -> Vec<usize> {
+    fn outlier_indices(samples: &[(u64, u64)]) -> Vec<usize> {
         let samples: Vec<(usize, MemberTraffic)> = samples
             .iter()
             .enumerate()
@@ -230,30 +250,33 @@ mod tests {
 
     #[test]
     fn the_sick_one_is_found_in_groups_of_any_size() {
-        assert_eq!(found(&[(100, 30), (100, 0)]), [0]);
-        assert_eq!(found(&[(100, 0), (100, 30), (100, 1)]), [1]);
-        assert_eq!(found(&[(1000, 5), (1000, 4), (1000, 100), (1000, 6), (1000, 3), (1000, 5)]), [2]);
+        assert_eq!(outlier_indices(&[(100, 30), (100, 0)]), [0]);
+        assert_eq!(outlier_indices(&[(100, 0), (100, 30), (100, 1)]), [1]);
+        assert_eq!(
+            outlier_indices(&[(1000, 5), (1000, 4), (1000, 100), (1000, 6), (1000, 3), (1000, 5)]),
+            [2]
+        );
     }
 
     #[test]
     fn two_sick_ones_do_not_hide_each_other_and_the_worse_comes_first() {
         let samples =
             [(100, 0), (100, 50), (100, 0), (100, 80), (100, 0), (100, 0), (100, 0), (100, 0), (100, 0)];
-        assert_eq!(found(&samples), [3, 1]);
+        assert_eq!(outlier_indices(&samples), [3, 1]);
     }
 
     #[test]
     fn what_all_share_is_no_reason() {
-        assert_eq!(found(&[(100, 100), (100, 100), (100, 100)]), [0; 0]);
-        assert_eq!(found(&[(100, 40), (100, 50), (100, 45)]), [0; 0]);
+        assert_eq!(outlier_indices(&[(100, 100), (100, 100), (100, 100)]), [0; 0]);
+        assert_eq!(outlier_indices(&[(100, 40), (100, 50), (100, 45)]), [0; 0]);
     }
 
     #[test]
     fn little_traffic_is_no_reason() {
-        assert_eq!(found(&[(49, 49), (1000, 0), (1000, 0)]), [0; 0]);
-        assert_eq!(found(&[(50, 50), (49, 0)]), [0; 0], "nobody to compare with");
-        assert_eq!(found(&[]), [0; 0]);
-        assert_eq!(found(&[(100, 2), (1000, 0), (1000, 0)]), [0; 0], "a failure or two happen");
+        assert_eq!(outlier_indices(&[(49, 49), (1000, 0), (1000, 0)]), [0; 0]);
+        assert_eq!(outlier_indices(&[(50, 50), (49, 0)]), [0; 0], "nobody to compare with");
+        assert_eq!(outlier_indices(&[]), [0; 0]);
+        assert_eq!(outlier_indices(&[(100, 2), (1000, 0), (1000, 0)]), [0; 0], "a failure or two happen");
     }
 
     /// Checks with traffic in which a fixed number of deviations alone would eject every few intervals.
@@ -272,7 +295,7 @@ mod tests {
                     (200, failures as u64)
                 })
                 .collect();
-            assert_eq!(found(&samples), [0; 0], "interval {interval}: {samples:?}");
+            assert_eq!(outlier_indices(&samples), [0; 0], "interval {interval}: {samples:?}");
         }
     }
 
@@ -296,13 +319,13 @@ mod tests {
 
     #[test]
     fn one_may_be_out_and_never_more_than_all() {
-        let allowed =
+        let max_ejected_of =
             |max_ejected: f64, members: usize| max_ejections(&OutlierSpec { max_ejected, ..SPEC }, members);
-        assert_eq!(allowed(0.0, 5), 1);
-        assert_eq!(allowed(0.5, 5), 2);
-        assert_eq!(allowed(1.0, 5), 5);
-        assert_eq!(allowed(f64::NAN, 5), 1);
-        assert_eq!(allowed(f64::INFINITY, 5), 5);
-        assert_eq!(allowed(0.5, 0), 1);
+        assert_eq!(max_ejected_of(0.0, 5), 1);
+        assert_eq!(max_ejected_of(0.5, 5), 2);
+        assert_eq!(max_ejected_of(1.0, 5), 5);
+        assert_eq!(max_ejected_of(f64::NAN, 5), 1);
+        assert_eq!(max_ejected_of(f64::INFINITY, 5), 5);
+        assert_eq!(max_ejected_of(0.5, 0), 1);
     }
 }

@@ -46,85 +46,104 @@ impl Analyzer {
         self.advance(now);
         self.update_aperture();
         let lag = core::mem::take(&mut self.overload.lag).as_secs_f64();
-        let (now, patience) = (self.now, self.spec.objective.unwrap_or(DEFAULT_MAX_WAIT));
-        let limits = requests && self.spec.has_admission();
-        let together = self.spec.strategy.prefers_less_load;
-        let peers = if limits && together { self.limit_of_peers() } else { 0 };
-        let (mut all, mut known, mut took) = (AnswerWindow::default(), 0.0, 0.0);
-        let (mut every, mut takes) = (GroupTotals::default(), 0.0);
+        let (now, max_wait) = (self.now, self.spec.objective.unwrap_or(DEFAULT_MAX_WAIT));
+        let enforce_limits = requests && self.spec.has_admission();
+        let limits_group = self.spec.strategy.prefers_less_load;
+        let peer_limit = if enforce_limits && limits_group { self.limit_of_peers() } else { 0 };
+        let (mut group_window, mut sampled_count, mut latency_sum) = (AnswerWindow::default(), 0.0, 0.0);
+        let (mut totals, mut total_latency) = (GroupTotals::default(), 0.0);
         for entry in &mut self.entries {
-            let look = entry.traffic.sample(&entry.vitals, &self.overload.totals, now);
+            let window = entry.traffic.sample(&entry.vitals, &self.overload.totals, now);
             let latency = entry.vitals.mean_latency().map_or(0.0, |nanos| f64::from(nanos) * 1e-9);
-            if let Some(look) = &look {
-                every.sent += look.sent;
-                every.answered += look.answered;
-                takes += look.answered * latency;
+            if let Some(window) = &window {
+                totals.sent += window.sent;
+                totals.answered += window.answered;
+                total_latency += window.answered * latency;
             }
-            let look = look.map(|look| AnswerWindow { lag, ..look });
-            let limit = match &look {
-                Some(look) if limits && !together => entry.limit.observe(look, latency, patience, now),
+            let window = window.map(|window| AnswerWindow { lag, ..window });
+            let limit = match &window {
+                Some(window) if enforce_limits && !limits_group => {
+                    entry.limit.observe(window, latency, max_wait, now)
+                }
                 _ => {
                     entry.limit.remove_limit();
                     // The limit of a member whose knee is open; those whose knees are limits do not use it.
-                    entry.vitals.current_report(now).map_or(0, |_| peers)
+                    entry.vitals.current_report(now).map_or(0, |_| peer_limit)
                 }
             };
             entry.vitals.set_concurrency_limit(limit);
-            if let Some(look) = look.filter(|_| !(together && entry.vitals.limiting_report(now).is_some())) {
-                all.add(&look);
-                took += look.answered * latency;
-                known += 1.0;
+            if let Some(window) =
+                window.filter(|_| !(limits_group && entry.vitals.limiting_report(now).is_some()))
+            {
+                group_window.add(&window);
+                latency_sum += window.answered * latency;
+                sampled_count += 1.0;
             }
         }
-        if every.answered > 0.0 {
-            self.overload.group_latency = takes / every.answered;
+        if totals.answered > 0.0 {
+            self.overload.group_latency = total_latency / totals.answered;
         }
-        let most = if limits && together && known > 0.0 {
+        let group_limit = if enforce_limits && limits_group && sampled_count > 0.0 {
             // Members are measured side by side, not one after the other.
-            let look = AnswerWindow { seconds: all.seconds / known, looks: 1.0, lag, ..all };
-            self.overload.answer_latency =
-                if look.answered > 0.0 { took / look.answered } else { self.overload.answer_latency };
-            self.overload.limit.observe(&look, self.overload.answer_latency, patience, now)
+            let mean_window = AnswerWindow {
+                seconds: group_window.seconds / sampled_count,
+                sample_count: 1.0,
+                lag,
+                ..group_window
+            };
+            self.overload.answer_latency = if mean_window.answered > 0.0 {
+                latency_sum / mean_window.answered
+            } else {
+                self.overload.answer_latency
+            };
+            self.overload.limit.observe(&mean_window, self.overload.answer_latency, max_wait, now)
         } else {
             self.overload.limit.remove_limit();
             0
         };
-        self.overload.group_limit.store(most, Relaxed);
-        self.overload.totals.sent += every.sent;
-        self.overload.totals.answered += every.answered;
+        self.overload.group_limit.store(group_limit, Relaxed);
+        self.overload.totals.sent += totals.sent;
+        self.overload.totals.answered += totals.answered;
         if requests {
             self.eject_silent();
         }
-        LOOK
+        WATCH_INTERVAL
     }
 
     /// Returns the limit that the mean knee of members with bounded knees allows; 0 unless half of those that
     /// send load reports have one.
     fn limit_of_peers(&self) -> u32 {
-        let (mut knees, mut bounded, mut views) = (0.0, 0.0, 0.0);
+        let (mut knee_sum, mut bounded_count, mut view_count) = (0.0, 0.0, 0.0);
         for view in self.entries.iter().filter_map(|entry| entry.vitals.current_report(self.now)) {
-            views += 1.0;
+            view_count += 1.0;
             if !view.reading.open {
-                knees += f64::from(view.reading.knee);
-                bounded += 1.0;
+                knee_sum += f64::from(view.reading.knee);
+                bounded_count += 1.0;
             }
         }
-        if bounded > 0.0 && 2.0 * bounded >= views { meter::limit_at_knee(knees / bounded) } else { 0 }
+        if bounded_count > 0.0 && 2.0 * bounded_count >= view_count {
+            meter::limit_at_knee(knee_sum / bounded_count)
+        } else {
+            0
+        }
     }
 
     /// Ejects members that have answered none of several requests while others answer.
     fn eject_silent(&mut self) {
-        let (usual, totals) = (self.overload.group_latency, self.overload.totals);
-        for place in 0..self.entries.len() {
-            let entry = &self.entries[place];
+        let (group_latency, totals) = (self.overload.group_latency, self.overload.totals);
+        for index in 0..self.entries.len() {
+            let entry = &self.entries[index];
             let Some(silence) = entry.traffic.significant_silence(&totals, self.now) else { continue };
             let seconds = silence.as_secs_f64();
-            if entry.state.is_eligible() && silence >= SILENT && seconds > LONG * usual {
-                let awaited = entry.vitals.awaiting_here();
-                let why =
-                    format!("answers none of {awaited} requests for {seconds:.1} s while others answer");
-                let inputs = [("awaited", f64::from(awaited)), ("silent_seconds", seconds)];
-                self.eject_by(place, why, &inputs, EjectionState::begin_on_suspicion);
+            if entry.state.is_eligible()
+                && silence >= MIN_SILENCE
+                && seconds > MAX_LATENCY_RATIO * group_latency
+            {
+                let awaiting = entry.vitals.awaiting_here();
+                let reason =
+                    format!("answers none of {awaiting} requests for {seconds:.1} s while others answer");
+                let inputs = [("awaited", f64::from(awaiting)), ("silent_seconds", seconds)];
+                self.eject_by(index, reason, &inputs, EjectionState::begin_on_suspicion);
             }
         }
     }
@@ -136,26 +155,27 @@ impl Analyzer {
     /// made.
     pub fn refill_buckets(&mut self, rate: Option<f64>, now: Time) -> u32 {
         self.advance(now);
-        let (now, mut all) = (self.now, 0_u32);
+        let (now, mut total_room) = (self.now, 0_u32);
         for (entry, spec) in self.entries.iter_mut().zip(&self.spec.members) {
-            let more = entry.bucket.refill(&entry.vitals, rate, now);
+            let available = entry.bucket.refill(&entry.vitals, rate, now);
             if entry.state.is_eligible() {
-                let allowed = spec.limit.min(entry.vitals.part().unwrap_or(u32::MAX));
-                all = all.saturating_add(more.min(allowed.saturating_sub(entry.vitals.in_flight())));
+                let limit = spec.limit.min(entry.vitals.part().unwrap_or(u32::MAX));
+                total_room =
+                    total_room.saturating_add(available.min(limit.saturating_sub(entry.vitals.in_flight())));
             }
         }
-        all
+        total_room
     }
 }
 
 /// The time between two looks, without traffic too: a baseline that is measured a second after the first
 /// request may be that of a queue.
-const LOOK: Duration = Duration::from_millis(100);
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The default time that clients wait.
 pub(crate) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The time without an answer after which a member is ejected: the minimum, and the multiple of the group's
 /// latency.
-const SILENT: Duration = Duration::from_secs(1);
-const LONG: f64 = 8.0;
+const MIN_SILENCE: Duration = Duration::from_secs(1);
+const MAX_LATENCY_RATIO: f64 = 8.0;

@@ -20,14 +20,18 @@ impl Analyzer {
         let now = now.max(self.now);
         let entries = self.entries.iter().zip(&self.spec.members);
         let mean = self.mean_load();
-        let said = |entry: &AnalyzedMember| {
-            entry.vitals.last_report.view().filter(|said| now.since(said.at) <= REPORT_EXPIRY)
+        let report_view = |entry: &AnalyzedMember| {
+            entry.vitals.last_report.view().filter(|view| now.since(view.at) <= REPORT_EXPIRY)
         };
-        let knee = |entry: &AnalyzedMember| said(entry).map(|said| f64::from(said.reading.knee));
-        let limit = |entry: &AnalyzedMember, spec: &MemberSpec| {
-            let knee = knee(entry).filter(|_| self.spec.has_admission());
-            Some(knee.map_or(spec.limit, |knee| meter::limit_at_knee(knee).min(spec.limit)))
-                .filter(|limit| *limit < u32::MAX)
+        let reported_knee =
+            |entry: &AnalyzedMember| report_view(entry).map(|view| f64::from(view.reading.knee));
+        let limit_of = |entry: &AnalyzedMember, spec: &MemberSpec| {
+            let reported_knee = reported_knee(entry).filter(|_| self.spec.has_admission());
+            Some(
+                reported_knee
+                    .map_or(spec.limit, |knee_value| meter::limit_at_knee(knee_value).min(spec.limit)),
+            )
+            .filter(|limit| *limit < u32::MAX)
         };
         let status = entries.map(|(entry, spec)| MemberStatus {
             name: spec.name.to_string(),
@@ -41,9 +45,9 @@ impl Analyzer {
             in_flight_elsewhere: entry.vitals.peer_in_flight(),
             part: entry.vitals.part(),
             max_rate: entry.bucket.rate(),
-            limit: limit(entry, spec),
-            knee: knee(entry),
-            said_age_seconds: said(entry).map(|said| now.since(said.at).as_secs_f64()),
+            limit: limit_of(entry, spec),
+            knee: reported_knee(entry),
+            said_age_seconds: report_view(entry).map(|view| now.since(view.at).as_secs_f64()),
             load: entry.load.map(|load| LoadExplanation {
                 value: load.value,
                 age_seconds: now.since(load.at).as_secs_f64(),
@@ -54,7 +58,7 @@ impl Analyzer {
                 .and_then(|reports| Some(reports.effective(mean, now)?.value)),
             refused: BTreeMap::new(),
             slow_seconds: None,
-            alert_share: self.alerts.as_ref().map_or(0.0, |rebind| f64::from(rebind.shed(entry.id).share)),
+            alert_share: self.alerts.as_ref().map_or(0.0, |alerts| f64::from(alerts.shed(entry.id).share)),
             idle_connections: 0,
             requests: 0,
             failures: 0,
@@ -75,11 +79,11 @@ impl Analyzer {
     /// Returns the mean of the effective loads of usable members; `None` without a report that counts.
     pub fn load(&self, now: Time) -> Option<f64> {
         let now = now.max(self.now);
-        let counts = |entry: &AnalyzedMember| {
+        let has_current_report = |entry: &AnalyzedMember| {
             entry.state.is_eligible()
                 && entry.reports.as_ref().is_some_and(|reports| reports.report_weight(now).is_some())
         };
-        self.entries.iter().any(counts).then(|| self.mean_load())
+        self.entries.iter().any(has_current_report).then(|| self.mean_load())
     }
 
     /// Returns the load above which part of a member's sessions is to leave, in the unit of the group's
@@ -114,7 +118,7 @@ impl Analyzer {
         let noun = if members == 1 { "member" } else { "members" };
         let mut verdict = format!("{}/{members} {noun} up", self.usable);
         let count = |state: MemberState| self.entries.iter().filter(|entry| entry.state == state).count();
-        for (state, word) in [
+        for (state, description) in [
             (MemberState::Down, "down"),
             (MemberState::Unchecked, "not checked yet"),
             (MemberState::Ejected, "ejected"),
@@ -122,8 +126,8 @@ impl Analyzer {
             (MemberState::Disabled, "disabled"),
             (MemberState::SlowStart, "in slow start"),
         ] {
-            if let number @ 1.. = count(state) {
-                verdict.push_str(&format!(", {number} {word}"));
+            if let count_in_state @ 1.. = count(state) {
+                verdict.push_str(&format!(", {count_in_state} {description}"));
             }
         }
         verdict
@@ -132,13 +136,13 @@ impl Analyzer {
     /// Records an event of the member at `place`.
     pub(super) fn emit_member_event(
         &mut self,
-        place: usize,
+        index: usize,
         kind: EventKind,
-        why: String,
+        reason: String,
         inputs: &[(&str, f64)],
     ) {
-        let name = self.spec.members[place].name.clone();
-        self.emit_event(kind, Some(name), why, inputs);
+        let name = self.spec.members[index].name.clone();
+        self.emit_event(kind, Some(name), reason, inputs);
     }
 
     /// Records an event of a member, or of the group.
@@ -146,33 +150,33 @@ impl Analyzer {
         &mut self,
         kind: EventKind,
         member: Option<Arc<str>>,
-        why: String,
+        reason: String,
         inputs: &[(&str, f64)],
     ) {
         // Room for the events of one reload: all members leave and others join.
-        if self.events.len() >= LIMIT_EVENTS.max(8 * self.entries.len()) {
+        if self.events.len() >= MAX_EVENTS.max(8 * self.entries.len()) {
             self.events.pop_front();
         }
         let inputs = inputs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        self.events.push_back(Event { kind, group: self.spec.name.clone(), member, why, inputs });
+        self.events.push_back(Event { kind, group: self.spec.name.clone(), member, why: reason, inputs });
     }
 
     /// Returns the error for a member name that does not exist.
-    pub(super) fn no_such(&self, member: &str) -> String {
-        let names: Vec<&str> = self.spec.members.iter().map(|spec| &*spec.name).take(LIMIT_NAMES).collect();
-        let more = match self.spec.members.len() - names.len() {
+    pub(super) fn unknown_member_error(&self, member: &str) -> String {
+        let names: Vec<&str> = self.spec.members.iter().map(|spec| &*spec.name).take(MAX_NAMES).collect();
+        let omitted = match self.spec.members.len() - names.len() {
             0 => String::new(),
-            more => format!(" and {more} more"),
+            count => format!(" and {count} more"),
         };
-        format!("group `{}` has no member `{member}`; it has {}{more}", self.spec.name, names.join(", "))
+        format!("group `{}` has no member `{member}`; it has {}{omitted}", self.spec.name, names.join(", "))
     }
 
     fn state_reason(&self, entry: &AnalyzedMember) -> String {
         match entry.state {
             _ if self.is_entry_outside(entry) => {
-                let used = self.usable - self.aperture.outside.len().min(self.usable);
+                let used_count = self.usable - self.aperture.outside.len().min(self.usable);
                 format!(
-                    "outside the aperture: this balancer uses {used} of {} members; {}",
+                    "outside the aperture: this balancer uses {used_count} of {} members; {}",
                     self.usable, entry.health.why
                 )
             }
@@ -189,10 +193,10 @@ impl Analyzer {
 }
 
 /// The minimum number of events kept for the caller.
-const LIMIT_EVENTS: usize = 4096;
+const MAX_EVENTS: usize = 4096;
 
 /// The time after which a load report is ignored.
 const REPORT_EXPIRY: Duration = Duration::from_secs(10);
 
 /// The maximum number of names in an error message.
-const LIMIT_NAMES: usize = 20;
+const MAX_NAMES: usize = 20;

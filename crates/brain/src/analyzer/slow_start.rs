@@ -11,8 +11,8 @@ use crate::Time;
 
 /// Returns the part of its share that a member may take at `now`, between a tenth and 1.
 pub(super) fn share_fraction(since: Time, now: Time, window: Duration) -> f64 {
-    let done = now.since(since).as_secs_f64() / window.as_secs_f64().max(f64::MIN_POSITIVE);
-    libm::floor(100.0 * (LEAST + (1.0 - LEAST) * done.min(1.0))) / 100.0
+    let progress = now.since(since).as_secs_f64() / window.as_secs_f64().max(f64::MIN_POSITIVE);
+    libm::floor(100.0 * (MIN_SHARE + (1.0 - MIN_SHARE) * progress.min(1.0))) / 100.0
 }
 
 /// Returns the time between two steps of a ramp.
@@ -20,7 +20,7 @@ pub(super) fn step(window: Duration) -> Duration {
     (window / 100).max(SHORTEST_STEP)
 }
 
-const LEAST: f64 = 0.1;
+const MIN_SHARE: f64 = 0.1;
 
 const SHORTEST_STEP: Duration = Duration::from_millis(100);
 
@@ -31,11 +31,12 @@ mod tests {
     #[test]
     fn grows_from_a_tenth_to_the_whole() {
         let window = Duration::from_secs(10);
-        let part = |seconds: f64| share_fraction(Time(5), Time(5) + Duration::from_secs_f64(seconds), window);
-        assert_eq!(part(0.0), 0.1);
-        assert_eq!(part(5.0), 0.55);
-        assert_eq!(part(10.0), 1.0);
-        assert_eq!(part(1e6), 1.0);
+        let share =
+            |seconds: f64| share_fraction(Time(5), Time(5) + Duration::from_secs_f64(seconds), window);
+        assert_eq!(share(0.0), 0.1);
+        assert_eq!(share(5.0), 0.55);
+        assert_eq!(share(10.0), 1.0);
+        assert_eq!(share(1e6), 1.0);
     }
 
     #[test]

@@ -40,11 +40,11 @@ impl LoadReports {
     }
 
     /// Returns the state of the previous process, if it is plausible.
-    pub(super) fn recalled(self, now: Time) -> Option<Self> {
-        let sound = |value: f64| value.is_finite() && value >= 0.0;
-        let spacing = self.spacing.map(|spacing| spacing.clamp(SHORTEST, LONGEST));
-        let good = sound(self.value) && sound(self.last.value) && self.last.at <= now;
-        good.then_some(Self { spacing, ..self })
+    pub(super) fn restored(self, now: Time) -> Option<Self> {
+        let is_valid = |value: f64| value.is_finite() && value >= 0.0;
+        let spacing = self.spacing.map(|spacing| spacing.clamp(MIN_SPACING, MAX_SPACING));
+        let is_plausible = is_valid(self.value) && is_valid(self.last.value) && self.last.at <= now;
+        is_plausible.then_some(Self { spacing, ..self })
     }
 
     /// Adds a report. One that is older than the last is ignored.
@@ -52,10 +52,13 @@ impl LoadReports {
         if load.at < self.last.at {
             return;
         }
-        let apart = load.at.since(self.last.at);
-        if apart > Duration::ZERO {
-            let apart = apart.min(MOST_TIMES * self.period()).clamp(SHORTEST, LONGEST);
-            let spacing = self.spacing.map_or(apart, |known| known - known / NEW + apart / NEW);
+        let spacing_sample = load.at.since(self.last.at);
+        if spacing_sample > Duration::ZERO {
+            let spacing_sample =
+                spacing_sample.min(MAX_SPACING_RATIO * self.period()).clamp(MIN_SPACING, MAX_SPACING);
+            let spacing = self.spacing.map_or(spacing_sample, |previous| {
+                previous - previous / SPACING_SAMPLES + spacing_sample / SPACING_SAMPLES
+            });
             self.spacing = Some(spacing);
         }
         self.value = dampening * self.value + (1.0 - dampening) * load.value;
@@ -64,63 +67,63 @@ impl LoadReports {
 
     /// Returns the spacing of reports, or the assumed one.
     pub(super) fn period(&self) -> Duration {
-        self.spacing.unwrap_or(USUAL)
+        self.spacing.unwrap_or(DEFAULT_PERIOD)
     }
 
     /// Returns the remaining weight of the last report, 0 to 1; `None` if it is too old to count.
     pub(super) fn report_weight(&self, now: Time) -> Option<f64> {
         let age = now.since(self.last.at).as_secs_f64() / self.period().as_secs_f64();
         match age {
-            ..=FRESH => Some(1.0),
-            ..=DEAD => Some(libm::exp((FRESH - age) / FRESH)),
+            ..=FRESH_PERIODS => Some(1.0),
+            ..=EXPIRY_PERIODS => Some(libm::exp((FRESH_PERIODS - age) / FRESH_PERIODS)),
             _ => None,
         }
     }
 
     /// Returns the time of the next change of its weight that strategies need.
     pub(super) fn next_weight_change(&self, now: Time) -> Time {
-        let fresh = self.last.at + FRESH as u32 * self.period();
-        if now < fresh { fresh } else { now + self.period() }
+        let fresh_until = self.last.at + FRESH_PERIODS as u32 * self.period();
+        if now < fresh_until { fresh_until } else { now + self.period() }
     }
 
     /// Returns the load that strategies use, given the mean of the group.
     pub(super) fn effective(&self, mean: f64, now: Time) -> Option<EffectiveLoad> {
-        let say = self.report_weight(now)?;
-        Some(EffectiveLoad { value: say * self.value + (1.0 - say) * mean, begun: self.begun })
+        let weight = self.report_weight(now)?;
+        Some(EffectiveLoad { value: weight * self.value + (1.0 - weight) * mean, begun: self.begun })
     }
 }
 
 /// Returns the mean load of a group, each report with its remaining weight; 0 without any.
 pub(super) fn mean<'a>(reports: impl Iterator<Item = &'a LoadReports>, now: Time) -> f64 {
-    let (mut sum, mut says) = (0.0, 0.0);
+    let (mut sum, mut weight_sum) = (0.0, 0.0);
     for report in reports {
-        if let Some(say) = report.report_weight(now) {
+        if let Some(weight) = report.report_weight(now) {
             // Added one by one: the sum of the greatest loads would not be finite.
-            says += say;
-            sum += (report.value - sum) * say / says;
+            weight_sum += weight;
+            sum += (report.value - sum) * weight / weight_sum;
         }
     }
     sum
 }
 
 /// The assumed period before the second report: the longer of the papers' two periods.
-const USUAL: Duration = Duration::from_secs(5);
+const DEFAULT_PERIOD: Duration = Duration::from_secs(5);
 
 /// The periods for which a report counts in full.
-const FRESH: f64 = 2.0;
+const FRESH_PERIODS: f64 = 2.0;
 
 /// The periods after which it does not count any more.
-const DEAD: f64 = 10.0;
+const EXPIRY_PERIODS: f64 = 10.0;
 
 /// The inverse of the weight of a new spacing.
-const NEW: u32 = 4;
+const SPACING_SAMPLES: u32 = 4;
 
 /// The maximum of a spacing, as a multiple of the known one: a monitor that was away has not become slow.
-const MOST_TIMES: u32 = 4;
+const MAX_SPACING_RATIO: u32 = 4;
 
-const SHORTEST: Duration = Duration::from_millis(10);
+const MIN_SPACING: Duration = Duration::from_millis(10);
 
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_SPACING: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
@@ -163,26 +166,26 @@ mod tests {
     #[test]
     fn an_old_report_becomes_average_and_then_nothing() {
         let reports = reports(&[1.0, 1.0], 0.0);
-        let at = |seconds: f64| reports.last.at + Duration::from_secs_f64(seconds);
-        let value = |seconds| reports.effective(5.0, at(seconds)).map(|effective| effective.value);
-        assert_eq!(value(2.0), Some(1.0));
-        let four = value(4.0).unwrap();
-        assert!((four - (5.0 - 4.0 / core::f64::consts::E)).abs() < 1e-12, "{four}");
-        assert!((4.9..5.0).contains(&value(10.0).unwrap()));
-        assert_eq!(value(10.1), None);
+        let at_age = |seconds: f64| reports.last.at + Duration::from_secs_f64(seconds);
+        let value_at = |seconds| reports.effective(5.0, at_age(seconds)).map(|effective| effective.value);
+        assert_eq!(value_at(2.0), Some(1.0));
+        let value_at_four = value_at(4.0).unwrap();
+        assert!((value_at_four - (5.0 - 4.0 / core::f64::consts::E)).abs() < 1e-12, "{value_at_four}");
+        assert!((4.9..5.0).contains(&value_at(10.0).unwrap()));
+        assert_eq!(value_at(10.1), None);
         assert_eq!(reports.effective(5.0, Time(0)).unwrap().value, 1.0, "a time before it has no age");
         assert_eq!(
-            (reports.next_weight_change(at(0.5)), reports.next_weight_change(at(3.0))),
-            (at(2.0), at(4.0))
+            (reports.next_weight_change(at_age(0.5)), reports.next_weight_change(at_age(3.0))),
+            (at_age(2.0), at_age(4.0))
         );
     }
 
     #[test]
     fn the_mean_is_of_those_that_count() {
-        let (one, three) = (reports(&[1.0, 1.0], 0.0), reports(&[3.0, 3.0], 0.0));
-        let mean = |seconds: f64| mean([&one, &three].into_iter(), load(0.0, seconds).at);
-        assert_eq!((mean(1.0), mean(5.0), mean(100.0)), (2.0, 2.0, 0.0));
-        let huge = reports(&[f64::MAX, f64::MAX], 0.5);
-        assert!(super::mean([&huge, &huge].into_iter(), Time(0)).is_finite());
+        let (ones, threes) = (reports(&[1.0, 1.0], 0.0), reports(&[3.0, 3.0], 0.0));
+        let mean_at = |seconds: f64| mean([&ones, &threes].into_iter(), load(0.0, seconds).at);
+        assert_eq!((mean_at(1.0), mean_at(5.0), mean_at(100.0)), (2.0, 2.0, 0.0));
+        let huge_reports = reports(&[f64::MAX, f64::MAX], 0.5);
+        assert!(mean([&huge_reports, &huge_reports].into_iter(), Time(0)).is_finite());
     }
 }

@@ -18,28 +18,28 @@ impl Analyzer {
     /// where the load is greatest.
     pub fn handle_weights(&mut self, weights: &[(MemberId, Option<f64>)], now: Time) {
         self.advance(now);
-        if !self.outside() {
+        if !self.uses_external_weights() {
             return;
         }
-        let mut known = Vec::new();
+        let mut known_weights = Vec::new();
         let (mut sum, mut count) = (0.0, 0.0);
         for (member, weight) in weights {
-            let Some(&place) = self.index_by_id.get(member) else { continue };
+            let Some(&index) = self.index_by_id.get(member) else { continue };
             let weight = weight.filter(|weight| weight.is_finite()).map(|weight| weight.max(0.0));
             if let Some(weight) = weight {
-                sum += weight / self.spec.members[place].capacity;
+                sum += weight / self.spec.members[index].capacity;
                 count += 1.0;
             }
-            known.push((place, weight));
+            known_weights.push((index, weight));
         }
         let mean = if count > 0.0 { sum / count } else { 1.0 };
-        for (place, weight) in known {
-            let capacity = self.spec.members[place].capacity;
-            let entry = &mut self.entries[place];
-            let next = weight.unwrap_or(mean * capacity).min(GREATEST);
-            let before = entry.external_weight.unwrap_or(capacity);
-            if (next - before).abs() > before * TOLERANCE {
-                entry.external_weight = Some(next);
+        for (index, weight) in known_weights {
+            let capacity = self.spec.members[index].capacity;
+            let entry = &mut self.entries[index];
+            let new_weight = weight.unwrap_or(mean * capacity).min(MAX_WEIGHT);
+            let previous_weight = entry.external_weight.unwrap_or(capacity);
+            if (new_weight - previous_weight).abs() > previous_weight * TOLERANCE {
+                entry.external_weight = Some(new_weight);
                 self.stale = true;
             }
         }
@@ -47,12 +47,12 @@ impl Analyzer {
 
     /// Removes the weights of another strategy after a new configuration.
     pub(super) fn forget_weights(&mut self) {
-        if !self.outside() {
+        if !self.uses_external_weights() {
             self.entries.iter_mut().for_each(|entry| entry.external_weight = None);
         }
     }
 
-    pub(super) fn outside(&self) -> bool {
+    pub(super) fn uses_external_weights(&self) -> bool {
         self.spec.strategy.name == strategy::EXPRESSION.name
     }
 }
@@ -61,7 +61,7 @@ impl Analyzer {
 const TOLERANCE: f64 = 0.01;
 
 /// The maximum of a weight, so that sums stay finite.
-const GREATEST: f64 = 1e12;
+const MAX_WEIGHT: f64 = 1e12;
 
 #[cfg(test)]
 mod tests {
@@ -101,19 +101,19 @@ mod tests {
         Some(analyzer.plan(Time(0))?.members().iter().map(|member| member.weight).collect())
     }
 
-    fn hand(analyzer: &mut Analyzer, weights: [Option<f64>; 3]) {
+    fn apply_weights(analyzer: &mut Analyzer, weights: [Option<f64>; 3]) {
         let ids: Vec<MemberId> = analyzer.members().map(|(id, ..)| id).collect();
-        let named: Vec<_> = ids.into_iter().zip(weights).collect();
-        analyzer.handle_weights(&named, Time(0));
+        let weights_by_id: Vec<_> = ids.into_iter().zip(weights).collect();
+        analyzer.handle_weights(&weights_by_id, Time(0));
     }
 
     #[test]
     fn a_weight_from_outside_stands_for_the_capacity() {
         let mut analyzer = Analyzer::new(group(strategy::EXPRESSION), Time(0));
         assert_eq!(weights(&mut analyzer).unwrap(), [1.0, 2.0, 3.0], "capacities until there are any");
-        hand(&mut analyzer, [Some(5.0), Some(1.0), Some(0.0)]);
+        apply_weights(&mut analyzer, [Some(5.0), Some(1.0), Some(0.0)]);
         assert_eq!(weights(&mut analyzer).unwrap(), [5.0, 1.0, f64::MIN_POSITIVE]);
-        hand(&mut analyzer, [Some(5.0), Some(1.0), Some(-1.0)]);
+        apply_weights(&mut analyzer, [Some(5.0), Some(1.0), Some(-1.0)]);
         assert!(weights(&mut analyzer).is_none(), "less than nothing is nothing");
         let status: Vec<_> = analyzer.status(Time(0)).into_iter().map(|(_, status)| status.weight).collect();
         assert_eq!(status[0], 5.0);
@@ -122,37 +122,37 @@ mod tests {
     #[test]
     fn changes_of_a_hundredth_make_no_plan() {
         let mut analyzer = Analyzer::new(group(strategy::EXPRESSION), Time(0));
-        hand(&mut analyzer, [Some(100.0); 3]);
+        apply_weights(&mut analyzer, [Some(100.0); 3]);
         assert!(weights(&mut analyzer).is_some());
-        hand(&mut analyzer, [Some(100.9), Some(99.1), Some(100.0)]);
+        apply_weights(&mut analyzer, [Some(100.9), Some(99.1), Some(100.0)]);
         assert_eq!(weights(&mut analyzer), None);
         // Small steps do not add up unseen: each is compared with the weight in force.
-        hand(&mut analyzer, [Some(101.1), Some(99.1), Some(100.0)]);
+        apply_weights(&mut analyzer, [Some(101.1), Some(99.1), Some(100.0)]);
         assert_eq!(weights(&mut analyzer).unwrap(), [101.1, 100.0, 100.0]);
     }
 
     #[test]
     fn a_silent_member_gets_what_the_others_have_for_their_capacity() {
         let mut analyzer = Analyzer::new(group(strategy::EXPRESSION), Time(0));
-        hand(&mut analyzer, [Some(10.0), Some(40.0), None]);
+        apply_weights(&mut analyzer, [Some(10.0), Some(40.0), None]);
         assert_eq!(weights(&mut analyzer).unwrap(), [10.0, 40.0, 45.0]);
-        hand(&mut analyzer, [None, Some(f64::NAN), None]);
+        apply_weights(&mut analyzer, [None, Some(f64::NAN), None]);
         assert_eq!(weights(&mut analyzer).unwrap(), [1.0, 2.0, 3.0], "capacities, if nobody says anything");
-        hand(&mut analyzer, [Some(f64::INFINITY), Some(f64::MAX), Some(1.0)]);
+        apply_weights(&mut analyzer, [Some(f64::INFINITY), Some(f64::MAX), Some(1.0)]);
         assert!(weights(&mut analyzer).unwrap().iter().all(|weight| weight.is_finite()));
     }
 
     #[test]
     fn other_strategies_take_none_and_keep_none() {
-        let wrr = strategy::find("weighted_round_robin").unwrap();
-        let mut analyzer = Analyzer::new(group(wrr), Time(0));
+        let round_robin = strategy::find("weighted_round_robin").unwrap();
+        let mut analyzer = Analyzer::new(group(round_robin), Time(0));
         assert!(weights(&mut analyzer).is_some());
-        hand(&mut analyzer, [Some(9.0); 3]);
+        apply_weights(&mut analyzer, [Some(9.0); 3]);
         assert_eq!(weights(&mut analyzer), None);
         analyzer.update(group(strategy::EXPRESSION), Time(0));
-        hand(&mut analyzer, [Some(9.0); 3]);
+        apply_weights(&mut analyzer, [Some(9.0); 3]);
         assert_eq!(weights(&mut analyzer).unwrap(), [9.0; 3]);
-        analyzer.update(group(wrr), Time(0));
+        analyzer.update(group(round_robin), Time(0));
         assert_eq!(weights(&mut analyzer).unwrap(), [1.0, 2.0, 3.0]);
         assert_eq!(analyzer.spec().strategy.name.to_string(), "weighted_round_robin");
     }

@@ -43,91 +43,95 @@ impl DemandEstimator {
     /// Records a look and returns its result; `None` if nothing is known.
     pub(super) fn observe(
         &mut self,
-        seen: &GroupObservation<'_>,
+        observation: &GroupObservation<'_>,
         target: ScaleTarget,
     ) -> Option<DemandSample> {
-        let usable = || seen.members.iter().filter(|member| member.has_state(ScaledMemberState::Usable));
-        let worth: f64 = usable().map(MemberObservation::group_capacity).sum();
-        let rate = sound(seen.rate)?;
-        let waiting = sound(seen.waiting).unwrap_or(0.0);
-        if worth <= 0.0 {
+        let usable =
+            || observation.members.iter().filter(|member| member.has_state(ScaledMemberState::Usable));
+        let capacity: f64 = usable().map(MemberObservation::group_capacity).sum();
+        let rate = non_negative(observation.rate)?;
+        let waiting = non_negative(observation.waiting).unwrap_or(0.0);
+        if capacity <= 0.0 {
             return None;
         }
-        let line = extrapolated_sum(usable().map(|member| (member, fair_rate(member))), worth)
-            .filter(|_| seen.load_line_known);
-        let busy = |member: &MemberObservation<'_>| Some(member.utilization? * member.group_capacity());
-        let told = extrapolated_sum(usable().map(|member| (member, busy(member))), worth);
+        let load_line = extrapolated_sum(usable().map(|member| (member, fair_rate(member))), capacity)
+            .filter(|_| observation.load_line_known);
+        let busy_capacity =
+            |member: &MemberObservation<'_>| Some(member.utilization? * member.group_capacity());
+        let reported = extrapolated_sum(usable().map(|member| (member, busy_capacity(member))), capacity);
         // As parts of the capacity.
-        let line = line.filter(|line| *line > 0.0).map(|line| (worth / line, "load line"));
-        let told = told.map(|busy| ((busy / worth).clamp(0.0, 1.0), "processors"));
-        let by_line = line.map(|(work, source)| (rate * work / worth, source));
-        let known = match target {
-            ScaleTarget::Utilization(_) => told.or(by_line),
-            ScaleTarget::HeadRoom(_) | ScaleTarget::ResponseTime(_) => by_line.or(told),
+        let load_line = load_line
+            .filter(|line_rate| *line_rate > 0.0)
+            .map(|line_rate| (capacity / line_rate, "load line"));
+        let reported =
+            reported.map(|busy_capacity| ((busy_capacity / capacity).clamp(0.0, 1.0), "processors"));
+        let by_load_line = load_line.map(|(work, source)| (rate * work / capacity, source));
+        let measured = match target {
+            ScaleTarget::Utilization(_) => reported.or(by_load_line),
+            ScaleTarget::HeadRoom(_) | ScaleTarget::ResponseTime(_) => by_load_line.or(reported),
         };
-        let response = seen.response_p95.and_then(sound).filter(|seconds| *seconds > 0.0);
-        self.learn_unloaded_time(response, known.map(|(used, _)| used));
-        let allowed = match target {
-            ScaleTarget::Utilization(part) => part,
-            ScaleTarget::HeadRoom(part) => 1.0 - part,
-            ScaleTarget::ResponseTime(goal) => {
-                self.unloaded_time.map_or(DEFAULT_UTILIZATION, |alone| 1.0 - alone / goal)
+        let response = observation.response_p95.and_then(non_negative).filter(|seconds| *seconds > 0.0);
+        self.learn_unloaded_time(response, measured.map(|(utilization, _)| utilization));
+        let allowed_utilization = match target {
+            ScaleTarget::Utilization(utilization) => utilization,
+            ScaleTarget::HeadRoom(headroom) => 1.0 - headroom,
+            ScaleTarget::ResponseTime(seconds) => {
+                self.unloaded_time.map_or(DEFAULT_UTILIZATION, |unloaded| 1.0 - unloaded / seconds)
             }
         };
-        let allowed = allowed.clamp(MIN_UTILIZATION, MAX_UTILIZATION);
-        let times = |response: Option<f64>, alone: Option<f64>| {
-            let (response, alone) = (response?, alone?);
-            matches!(target, ScaleTarget::ResponseTime(_)).then(|| ((1.0 - alone / response).max(0.0), TIMES))
+        let allowed_utilization = allowed_utilization.clamp(MIN_UTILIZATION, MAX_UTILIZATION);
+        let by_response_time = |response: Option<f64>, unloaded: Option<f64>| {
+            let (response, unloaded) = (response?, unloaded?);
+            matches!(target, ScaleTarget::ResponseTime(_))
+                .then(|| ((1.0 - unloaded / response).max(0.0), RESPONSE_TIMES))
         };
-        let idle = rate == 0.0 && waiting == 0.0 && usable().all(|member| member.in_flight == 0);
-        let known = match known.or_else(|| times(response, self.unloaded_time)) {
-            _ if idle && told.is_none() => Some((0.0, "nothing comes")),
-            None => self.work.map(|work| (rate * work / worth, "what requests cost before")),
-            known => known,
+        let is_idle = rate == 0.0 && waiting == 0.0 && usable().all(|member| member.in_flight == 0);
+        let sample = match measured.or_else(|| by_response_time(response, self.unloaded_time)) {
+            _ if is_idle && reported.is_none() => Some((0.0, "nothing comes")),
+            None => self.work.map(|work| (rate * work / capacity, "what requests cost before")),
+            measured => measured,
         };
-        let (used, source) = known?;
-        match line {
+        let (utilization, source) = sample?;
+        match load_line {
             Some((work, _)) => self.learn_work(work),
             // A full group shows no more than that.
-            None if rate >= MIN_LEARNING_RATE && used < SATURATED => self.learn_work(used * worth / rate),
+            None if rate >= MIN_LEARNING_RATE && utilization < SATURATED_UTILIZATION => {
+                self.learn_work(utilization * capacity / rate)
+            }
             None => {}
         }
-        let came = self.work.map_or(0.0, |work| (rate + waiting / CATCH_UP) * work);
-        let measured = used * worth;
+        let arriving_demand = self.work.map_or(0.0, |work| (rate + waiting / CATCH_UP_SECONDS) * work);
+        let used_capacity = utilization * capacity;
         let demand = match source {
-            _ if used >= SATURATED || waiting > 0.0 => measured.max(came),
+            _ if utilization >= SATURATED_UTILIZATION || waiting > 0.0 => used_capacity.max(arriving_demand),
             // The times of one look are as much luck as load; the cost of a request is known from many.
-            "load line" | TIMES => came,
-            _ => measured,
+            "load line" | RESPONSE_TIMES => arriving_demand,
+            _ => used_capacity,
         };
-        let pace = self.work.filter(|work| *work > 0.0).map(|work| 1.0 / work);
-        Some(DemandSample {
-            demand,
-            allowed_utilization: allowed,
-            utilization: used,
-            source,
-            unit_rate: pace,
-        })
+        let unit_rate = self.work.filter(|work| *work > 0.0).map(|work| 1.0 / work);
+        Some(DemandSample { demand, allowed_utilization, utilization, source, unit_rate })
     }
 
     fn learn_work(&mut self, work: f64) {
-        if let Some(work) = sound(work) {
-            self.work = Some(self.work.map_or(work, |known| known + (work - known) * LOOK_WEIGHT));
+        if let Some(work) = non_negative(work) {
+            self.work = Some(self.work.map_or(work, |previous| previous + (work - previous) * SAMPLE_WEIGHT));
         }
     }
 
     /// Learns the measured time less the waiting part; if that part is unknown, the shortest recent time.
-    fn learn_unloaded_time(&mut self, response: Option<f64>, used: Option<f64>) {
+    fn learn_unloaded_time(&mut self, response: Option<f64>, utilization: Option<f64>) {
         let Some(response) = response else { return };
-        let calm = self.smoothed_time.map_or(response, |known| known + (response - known) * SMOOTHING_WEIGHT);
-        self.smoothed_time = Some(calm);
-        self.unloaded_time = Some(match (self.unloaded_time, used) {
-            (known, Some(used)) if used < SATURATED => {
-                let alone = response * (1.0 - used);
-                known.map_or(alone, |known| known + (alone - known) * LOOK_WEIGHT)
+        let smoothed = self
+            .smoothed_time
+            .map_or(response, |previous| previous + (response - previous) * SMOOTHING_WEIGHT);
+        self.smoothed_time = Some(smoothed);
+        self.unloaded_time = Some(match (self.unloaded_time, utilization) {
+            (unloaded, Some(utilization)) if utilization < SATURATED_UTILIZATION => {
+                let sample = response * (1.0 - utilization);
+                unloaded.map_or(sample, |previous| previous + (sample - previous) * SAMPLE_WEIGHT)
             }
-            (Some(known), _) => (known * BASELINE_GROWTH).min(calm),
-            (None, _) => calm,
+            (Some(unloaded), _) => (unloaded * BASELINE_GROWTH).min(smoothed),
+            (None, _) => smoothed,
         });
     }
 }
@@ -135,17 +139,17 @@ impl DemandEstimator {
 /// Returns the sum over all members if at least half of their capacity is known: the others are assumed to be
 /// alike.
 fn extrapolated_sum<'a>(
-    of: impl Iterator<Item = (&'a MemberObservation<'a>, Option<f64>)>,
-    worth: f64,
+    values: impl Iterator<Item = (&'a MemberObservation<'a>, Option<f64>)>,
+    capacity: f64,
 ) -> Option<f64> {
-    let (mut sum, mut known) = (0.0, 0.0);
-    for (member, value) in of {
-        if let Some(value) = value.and_then(sound) {
+    let (mut sum, mut known_capacity) = (0.0, 0.0);
+    for (member, value) in values {
+        if let Some(value) = value.and_then(non_negative) {
             sum += value;
-            known += member.group_capacity();
+            known_capacity += member.group_capacity();
         }
     }
-    (known > 0.0 && 2.0 * known >= worth).then(|| sum * worth / known)
+    (known_capacity > 0.0 && 2.0 * known_capacity >= capacity).then(|| sum * capacity / known_capacity)
 }
 
 /// Returns the group's requests a second at a member.
@@ -154,26 +158,27 @@ fn extrapolated_sum<'a>(
 /// free part. Here each has its part of the whole: an empty host could serve `line / (1 - others)` for this
 /// group, and `share` of that is its own.
 fn fair_rate(member: &MemberObservation<'_>) -> Option<f64> {
-    let line = member.line?;
-    let others = member.utilization.map_or(0.0, |used| used.clamp(0.0, 1.0) * (1.0 - member.share));
-    Some(line * member.share / (1.0 - others).max(MIN_HOST_REMAINDER))
+    let load_line = member.line?;
+    let other_share =
+        member.utilization.map_or(0.0, |utilization| utilization.clamp(0.0, 1.0) * (1.0 - member.share));
+    Some(load_line * member.share / (1.0 - other_share).max(MIN_HOST_REMAINDER))
 }
 
-fn sound(number: f64) -> Option<f64> {
-    (number.is_finite() && number >= 0.0).then_some(number)
+fn non_negative(value: f64) -> Option<f64> {
+    (value.is_finite() && value >= 0.0).then_some(value)
 }
 
 /// The source of a figure from response times.
-const TIMES: &str = "response times";
+const RESPONSE_TIMES: &str = "response times";
 
 /// The seconds within which waiting requests are to be served, beside arriving ones.
-const CATCH_UP: f64 = 5.0;
+const CATCH_UP_SECONDS: f64 = 5.0;
 
 /// The utilization above which the remaining demand is unknown.
-const SATURATED: f64 = 0.9;
+const SATURATED_UTILIZATION: f64 = 0.9;
 
 /// The weight of a look among earlier ones, and the growth of a shortest time at each look.
-const LOOK_WEIGHT: f64 = 0.1;
+const SAMPLE_WEIGHT: f64 = 0.1;
 const BASELINE_GROWTH: f64 = 1.001;
 
 /// The weight of a look's times among earlier ones, in the search for the shortest.

@@ -24,85 +24,85 @@ pub(super) struct DecisionInputs<'a> {
 }
 
 impl DecisionInputs<'_> {
-    pub(super) fn explanation(&self, rules: &ScalerSettings, start: f64) -> String {
+    pub(super) fn explanation(&self, settings: &ScalerSettings, start_seconds: f64) -> String {
         let Self {
-            observation: seen,
-            demand: sight,
-            forecast: ahead,
-            wanted_capacity: want,
+            observation,
+            demand,
+            forecast,
+            wanted_capacity: wanted,
             floor,
-            capacity: worth,
-            present: have,
+            capacity,
+            present,
             desired,
         } = self;
-        let wanted = match (desired, have) {
-            (desired, have) if desired > have => format!("{} more", desired - have),
-            (desired, have) if desired < have => format!("{} fewer", have - desired),
+        let change = match (desired, present) {
+            (desired, present) if desired > present => format!("{} more", desired - present),
+            (desired, present) if desired < present => format!("{} fewer", present - desired),
             _ => "enough".to_string(),
         };
-        let (coming, ahead_of) = (seen.rate, ahead.upper.max(0.0));
-        let others = match seen.peer_rate {
-            none if none <= 0.0 => String::new(),
-            some => format!(" ({some:.1} of them to other balancers)"),
+        let (rate, upper_demand) = (observation.rate, forecast.upper.max(0.0));
+        let peer_note = match observation.peer_rate {
+            peer_rate if peer_rate <= 0.0 => String::new(),
+            peer_rate => format!(" ({peer_rate:.1} of them to other balancers)"),
         };
-        let mut why = format!(
-            "{wanted}: {coming:.1} requests a second{others} take {:.2} of capacity ({}), {ahead_of:.2} in \
-             {start:.1} s{}; with {} \
-             that is {want:.2}, and {worth:.2} is there or coming",
-            sight.demand,
-            sight.source,
-            if ahead.surge { " (a crowd comes)" } else { "" },
-            target_text(rules.target, sight.allowed_utilization),
+        let mut explanation = format!(
+            "{change}: {rate:.1} requests a second{peer_note} take {:.2} of capacity ({}), {upper_demand:.2} in \
+             {start_seconds:.1} s{}; with {} \
+             that is {wanted:.2}, and {capacity:.2} is there or coming",
+            demand.demand,
+            demand.source,
+            if forecast.surge { " (a crowd comes)" } else { "" },
+            target_text(settings.target, demand.allowed_utilization),
         );
-        if floor > want && worth > want {
-            why.push_str(&format!("; {floor:.2} was wanted of late"));
+        if floor > wanted && capacity > wanted {
+            explanation.push_str(&format!("; {floor:.2} was wanted of late"));
         }
-        if *desired == rules.max && *want > *worth {
-            why.push_str(&format!("; {} is the most", rules.max));
-        } else if *desired == rules.min && *want <= *worth {
-            why.push_str(&format!("; {} is the least", rules.min));
+        if *desired == settings.max && *wanted > *capacity {
+            explanation.push_str(&format!("; {} is the most", settings.max));
+        } else if *desired == settings.min && *wanted <= *capacity {
+            explanation.push_str(&format!("; {} is the least", settings.min));
         }
-        if let ScaleTarget::ResponseTime(goal) = rules.target
-            && sight.allowed_utilization <= UNREACHABLE
+        if let ScaleTarget::ResponseTime(seconds) = settings.target
+            && demand.allowed_utilization <= MIN_UTILIZATION
         {
-            why.push_str(&format!(
-                "; {goal} s is hardly more than a request takes alone: more members help little"
+            explanation.push_str(&format!(
+                "; {seconds} s is hardly more than a request takes alone: more members help little"
             ));
         }
-        why
+        explanation
     }
 
-    pub(super) fn inputs(&self, start: f64) -> Vec<(String, f64)> {
+    pub(super) fn inputs(&self, start_seconds: f64) -> Vec<(String, f64)> {
         let Self {
-            observation: seen,
-            demand: sight,
-            forecast: ahead,
-            wanted_capacity: want,
+            observation,
+            demand,
+            forecast,
+            wanted_capacity: wanted,
             floor,
-            capacity: worth,
-            present: have,
+            capacity,
+            present,
             desired,
         } = self;
         let inputs = Vec::from([
-            ("allowed", Some(sight.allowed_utilization)),
-            ("capacity", Some(*worth)),
-            ("demand", Some(sight.demand)),
+            ("allowed", Some(demand.allowed_utilization)),
+            ("capacity", Some(*capacity)),
+            ("demand", Some(demand.demand)),
             ("desired", Some(f64::from(*desired))),
-            ("forecast", Some(ahead.predicted)),
-            ("forecast_upper", Some(ahead.upper)),
-            ("have", Some(f64::from(*have))),
-            ("horizon_seconds", Some(ahead.horizon)),
-            ("level", Some(ahead.level)),
-            ("refused_per_second", Some(seen.rejected)),
-            ("requests_per_second", Some(seen.rate)),
-            ("requests_per_second_elsewhere", Some(seen.peer_rate).filter(|rate| *rate > 0.0)),
-            ("requests_per_second_per_capacity", sight.unit_rate),
-            ("response_seconds", seen.response_p95),
-            ("start_seconds", Some(start)),
-            ("trend_per_second", Some(ahead.trend)),
-            ("used", Some(sight.utilization)),
-            ("waiting", Some(seen.waiting)),
-            ("wanted", Some(*want)),
+            ("forecast", Some(forecast.predicted)),
+            ("forecast_upper", Some(forecast.upper)),
+            ("have", Some(f64::from(*present))),
+            ("horizon_seconds", Some(forecast.horizon)),
+            ("level", Some(forecast.level)),
+            ("refused_per_second", Some(observation.rejected)),
+            ("requests_per_second", Some(observation.rate)),
+            ("requests_per_second_elsewhere", Some(observation.peer_rate).filter(|rate| *rate > 0.0)),
+            ("requests_per_second_per_capacity", demand.unit_rate),
+            ("response_seconds", observation.response_p95),
+            ("start_seconds", Some(start_seconds)),
+            ("trend_per_second", Some(forecast.trend)),
+            ("used", Some(demand.utilization)),
+            ("waiting", Some(observation.waiting)),
+            ("wanted", Some(*wanted)),
             ("wanted_of_late", Some(*floor)),
         ]);
         finite_inputs(inputs)
@@ -111,71 +111,75 @@ impl DecisionInputs<'_> {
 
 /// Returns the known numbers, by name.
 fn finite_inputs(inputs: Vec<(&str, Option<f64>)>) -> Vec<(String, f64)> {
-    let known = |(name, value): (&str, Option<f64>)| {
+    let finite = |(name, value): (&str, Option<f64>)| {
         Some((name.to_string(), value.filter(|value| value.is_finite())?))
     };
-    inputs.into_iter().filter_map(known).collect()
+    inputs.into_iter().filter_map(finite).collect()
 }
 
-fn target_text(target: ScaleTarget, allowed: f64) -> String {
-    let part = allowed * 100.0;
+fn target_text(target: ScaleTarget, allowed_utilization: f64) -> String {
+    let percent = allowed_utilization * 100.0;
     match target {
-        ScaleTarget::Utilization(_) => format!("at most {part:.0}% in use"),
-        ScaleTarget::HeadRoom(free) => format!("{:.0}% free", free * 100.0),
-        ScaleTarget::ResponseTime(goal) => {
-            format!("at most {part:.0}% in use, for 95 of 100 within {goal} s,")
+        ScaleTarget::Utilization(_) => format!("at most {percent:.0}% in use"),
+        ScaleTarget::HeadRoom(headroom) => format!("{:.0}% free", headroom * 100.0),
+        ScaleTarget::ResponseTime(seconds) => {
+            format!("at most {percent:.0}% in use, for 95 of 100 within {seconds} s,")
         }
     }
 }
 
 /// Adds the lack of room to the sentence, and the response.
-pub(super) fn append_shortage(why: &mut String, seen: &GroupObservation<'_>, what_then: CapacityShortage) {
-    let (refused, waiting) = (seen.rejected, seen.waiting);
-    let what = match (refused > 0.0, waiting > 0.0) {
+pub(super) fn append_shortage(
+    explanation: &mut String,
+    observation: &GroupObservation<'_>,
+    shortage: CapacityShortage,
+) {
+    let (refused, waiting) = (observation.rejected, observation.waiting);
+    let symptom = match (refused > 0.0, waiting > 0.0) {
         (true, true) => {
             format!("{refused:.1} requests a second are refused for want of room and {waiting:.0} wait")
         }
         (true, false) => format!("{refused:.1} requests a second are refused for want of room"),
         _ => format!("requests wait for room, {waiting:.0} now"),
     };
-    let next = match what_then {
+    let consequence = match shortage {
         CapacityShortage::StartOne => "one more, whatever is known of the load",
         CapacityShortage::AlreadyStarting => "what is coming is waited for",
         CapacityShortage::AtMaximum => "there are as many as there may be",
     };
-    why.push_str(&format!("; {what}: {next}"));
+    explanation.push_str(&format!("; {symptom}: {consequence}"));
 }
 
 /// Returns the known numbers if the load is unknown.
-pub(super) fn unknown_load_inputs(seen: &GroupObservation<'_>, have: u32) -> Vec<(String, f64)> {
+pub(super) fn unknown_load_inputs(observation: &GroupObservation<'_>, present: u32) -> Vec<(String, f64)> {
     finite_inputs(Vec::from([
-        ("have", Some(f64::from(have))),
-        ("refused_per_second", Some(seen.rejected)),
-        ("waiting", Some(seen.waiting)),
+        ("have", Some(f64::from(present))),
+        ("refused_per_second", Some(observation.rejected)),
+        ("waiting", Some(observation.waiting)),
     ]))
 }
 
 /// Returns the reason why the load is unknown, and the response to a lack of room.
 pub(super) fn unknown_load_explanation(
-    seen: &GroupObservation<'_>,
+    observation: &GroupObservation<'_>,
     target: ScaleTarget,
-    short: Option<CapacityShortage>,
+    shortage: Option<CapacityShortage>,
 ) -> String {
-    if !seen.rate.is_finite() {
+    if !observation.rate.is_finite() {
         return "it has only just begun to look".to_string();
     }
-    if seen.members.is_empty() {
+    if observation.members.is_empty() {
         return "it has no member yet".to_string();
     }
-    if !seen.members.iter().any(|member| member.has_state(ScaledMemberState::Usable)) {
-        return match seen.members.iter().any(|member| member.has_state(ScaledMemberState::Starting)) {
+    if !observation.members.iter().any(|member| member.has_state(ScaledMemberState::Usable)) {
+        return match observation.members.iter().any(|member| member.has_state(ScaledMemberState::Starting)) {
             true => "no member can be used yet: it keeps what is coming".to_string(),
             false => {
                 "no member can be used: nothing can be said of the load, and it keeps what it has".to_string()
             }
         };
     }
-    let needs = match target {
+    let explanation = match target {
         ScaleTarget::Utilization(_) => {
             "no agent tells how busy its members' processors are, and there is no load line yet"
         }
@@ -184,23 +188,23 @@ pub(super) fn unknown_load_explanation(
         }
         ScaleTarget::ResponseTime(_) => "no request has ended yet",
     };
-    match short {
-        None => format!("{needs}: it keeps what it has"),
-        Some(short) => {
-            let mut why = needs.to_string();
-            append_shortage(&mut why, seen, short);
-            why
+    match shortage {
+        None => format!("{explanation}: it keeps what it has"),
+        Some(shortage) => {
+            let mut explanation = explanation.to_string();
+            append_shortage(&mut explanation, observation, shortage);
+            explanation
         }
     }
 }
 
-pub(super) fn append_cooldown(why: &mut String, left: Duration) {
-    why.push_str(&format!("; not before {:.1} s are over (cool-down)", left.as_secs_f64()));
+pub(super) fn append_cooldown(explanation: &mut String, remaining: Duration) {
+    explanation.push_str(&format!("; not before {:.1} s are over (cool-down)", remaining.as_secs_f64()));
 }
 
-pub(super) fn append_pause(why: &mut String) {
-    why.push_str("; paused: nothing is done");
+pub(super) fn append_pause(explanation: &mut String) {
+    explanation.push_str("; paused: nothing is done");
 }
 
 /// The allowed utilization at which a target in seconds can hardly be met.
-const UNREACHABLE: f64 = 0.1;
+const MIN_UTILIZATION: f64 = 0.1;

@@ -41,7 +41,7 @@ struct ForecastState {
     variance: f64,
     /// The mean seconds between looks.
     mean_interval: f64,
-    looks: u32,
+    observations: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,24 +60,27 @@ struct SmoothingGain {
 
 impl SmoothingGain {
     /// Returns the weights after `d` seconds, with half lives as parts of the horizon.
-    fn after(d: f64, horizon: f64, (level, trend): (f64, f64)) -> Self {
-        Self { level: decay_weight(d, level * horizon), trend: decay_weight(d, trend * horizon) }
+    fn after(seconds: f64, horizon: f64, (level, trend): (f64, f64)) -> Self {
+        Self { level: decay_weight(seconds, level * horizon), trend: decay_weight(seconds, trend * horizon) }
     }
 
     /// Returns the error of the level this number of looks ahead, over that of a look.
-    fn spread(self, looks: f64) -> f64 {
-        let (a, q, k) = (self.level, self.level * self.trend, looks);
-        let far = (k - 1.0) * (a * a + a * q * k + q * q * k * (2.0 * k - 1.0) / 6.0);
-        libm::sqrt(a / (2.0 - a) + far)
+    fn spread(self, observations: f64) -> f64 {
+        let (level_gain, trend_gain, observations) = (self.level, self.level * self.trend, observations);
+        let trend_variance = (observations - 1.0)
+            * (level_gain * level_gain
+                + level_gain * trend_gain * observations
+                + trend_gain * trend_gain * observations * (2.0 * observations - 1.0) / 6.0);
+        libm::sqrt(level_gain / (2.0 - level_gain) + trend_variance)
     }
 }
 
 impl HoltTrend {
     /// Records the demand after `d` seconds; returns the forecast error.
-    fn update(&mut self, demand: f64, d: f64, gain: SmoothingGain) -> f64 {
-        let error = demand - (self.level + self.trend * d);
-        self.level += self.trend * d + gain.level * error;
-        self.trend += gain.level * gain.trend * error / d;
+    fn update(&mut self, demand: f64, seconds: f64, gain: SmoothingGain) -> f64 {
+        let error = demand - (self.level + self.trend * seconds);
+        self.level += self.trend * seconds + gain.level * error;
+        self.trend += gain.level * gain.trend * error / seconds;
         error
     }
 
@@ -125,34 +128,36 @@ impl DemandForecaster {
     /// Records the present demand.
     pub(super) fn observe(&mut self, demand: f64, now: Time) -> DemandForecast {
         let Some(mut state) = self.state else {
-            let line = HoltTrend { level: demand, trend: 0.0 };
+            let trend = HoltTrend { level: demand, trend: 0.0 };
             let state = ForecastState {
                 at: now,
-                steady: line,
-                quick: line,
+                steady: trend,
+                quick: trend,
                 variance: 0.0,
                 mean_interval: 1.0,
-                looks: 0,
+                observations: 0,
             };
             self.state = Some(state);
             return self.forecast(&state);
         };
-        let d = now.since(state.at).as_secs_f64();
-        if d < MIN_INTERVAL {
+        let seconds = now.since(state.at).as_secs_f64();
+        if seconds < MIN_INTERVAL {
             return self.forecast(&state);
         }
-        let horizon = self.horizon + d;
-        let error = state.steady.update(demand, d, SmoothingGain::after(d, horizon, STEADY_HALF_LIVES));
-        state.quick.update(demand, d, SmoothingGain::after(d, horizon, QUICK_HALF_LIVES));
-        let square = if state.looks > MIN_LOOKS {
+        let horizon = self.horizon + seconds;
+        let error =
+            state.steady.update(demand, seconds, SmoothingGain::after(seconds, horizon, STEADY_HALF_LIVES));
+        state.quick.update(demand, seconds, SmoothingGain::after(seconds, horizon, QUICK_HALF_LIVES));
+        let square = if state.observations > MIN_OBSERVATIONS {
             (error * error).min(ERROR_CUTOFF * state.variance)
         } else {
             error * error
         };
-        let new = decay_weight(d, 10.0 * horizon).max(1.0 / f64::from(state.looks + 2));
-        state.variance += (square - state.variance) * new;
-        state.mean_interval += (d - state.mean_interval) * if state.looks == 0 { 1.0 } else { 0.1 };
-        (state.at, state.looks) = (now, state.looks.saturating_add(1).min(1_000_000));
+        let weight = decay_weight(seconds, 10.0 * horizon).max(1.0 / f64::from(state.observations + 2));
+        state.variance += (square - state.variance) * weight;
+        state.mean_interval +=
+            (seconds - state.mean_interval) * if state.observations == 0 { 1.0 } else { 0.1 };
+        (state.at, state.observations) = (now, state.observations.saturating_add(1).min(1_000_000));
         self.state = Some(state);
         self.forecast(&state)
     }
@@ -160,36 +165,38 @@ impl DemandForecaster {
     fn forecast(&self, state: &ForecastState) -> DemandForecast {
         // A decision of now can be changed at the next look.
         let horizon = self.horizon + state.mean_interval;
-        let looks = (horizon / state.mean_interval.max(MIN_INTERVAL)).max(1.0);
+        let observations = (horizon / state.mean_interval.max(MIN_INTERVAL)).max(1.0);
         let deviation = libm::sqrt(state.variance);
         let ForecastState { steady, quick, .. } = *state;
-        let (usual, hasty) = (
+        let (steady_gain, quick_gain) = (
             SmoothingGain::after(state.mean_interval, horizon, STEADY_HALF_LIVES),
             SmoothingGain::after(state.mean_interval, horizon, QUICK_HALF_LIVES),
         );
-        let chance = deviation * libm::sqrt(hasty.level / (2.0 - hasty.level));
-        let crowd = state.looks > MIN_LOOKS
+        let quick_deviation = deviation * libm::sqrt(quick_gain.level / (2.0 - quick_gain.level));
+        let is_surge = state.observations > MIN_OBSERVATIONS
             && quick.trend > 0.0
-            && quick.level - steady.level > SURGE_SIGMAS * chance;
-        let calm = steady.upper(horizon, SIGMAS * deviation * usual.spread(looks));
-        let (line, upper) = match crowd {
-            true => (quick, calm.max(quick.upper(horizon, deviation * hasty.spread(looks)))),
-            false => (steady, calm),
+            && quick.level - steady.level > SURGE_SIGMAS * quick_deviation;
+        let steady_upper = steady.upper(horizon, SIGMAS * deviation * steady_gain.spread(observations));
+        let (trend, upper) = match is_surge {
+            true => {
+                (quick, steady_upper.max(quick.upper(horizon, deviation * quick_gain.spread(observations))))
+            }
+            false => (steady, steady_upper),
         };
         DemandForecast {
-            level: line.level.max(0.0),
-            trend: line.trend,
-            predicted: line.predict(horizon),
+            level: trend.level.max(0.0),
+            trend: trend.trend,
+            predicted: trend.predict(horizon),
             upper,
             horizon,
-            surge: crowd,
+            surge: is_surge,
         }
     }
 }
 
 /// Returns the weight of new information after `d` seconds, if the old one halves in `half`.
-fn decay_weight(d: f64, half: f64) -> f64 {
-    1.0 - libm::exp2(-d / half.max(1e-9))
+fn decay_weight(seconds: f64, half_life: f64) -> f64 {
+    1.0 - libm::exp2(-seconds / half_life.max(1e-9))
 }
 
 /// The half lives of level and trend, as parts of the horizon.
@@ -205,7 +212,7 @@ const SURGE_SIGMAS: f64 = 2.0;
 /// The square of the three standard deviations at which an error is cut, and the looks after which that
 /// begins.
 const ERROR_CUTOFF: f64 = 9.0;
-const MIN_LOOKS: u32 = 5;
+const MIN_OBSERVATIONS: u32 = 5;
 
 /// The minimum seconds between looks that count, and the minimum horizon.
 const MIN_INTERVAL: f64 = 0.01;
@@ -217,45 +224,50 @@ mod tests {
 
     use super::*;
 
-    fn run(of: impl Fn(f64) -> f64, seconds: u32, horizon: f64) -> DemandForecast {
+    fn run(demand: impl Fn(f64) -> f64, seconds: u32, horizon: f64) -> DemandForecast {
         let mut forecast = DemandForecaster::new(horizon);
-        let at = |second: u32| Time(1) + Duration::from_secs(u64::from(second));
-        (0..=seconds).map(|second| forecast.observe(of(f64::from(second)), at(second))).last().unwrap()
+        let time_of = |second: u32| Time(1) + Duration::from_secs(u64::from(second));
+        (0..=seconds)
+            .map(|second| forecast.observe(demand(f64::from(second)), time_of(second)))
+            .last()
+            .unwrap()
     }
 
     #[test]
     fn what_stays_is_foreseen_without_a_band() {
-        let ahead = run(|_| 7.0, 100, 10.0);
-        assert!((ahead.upper - 7.0).abs() < 1e-9 && ahead.trend.abs() < 1e-9, "{ahead:?}");
+        let forecast = run(|_| 7.0, 100, 10.0);
+        assert!((forecast.upper - 7.0).abs() < 1e-9 && forecast.trend.abs() < 1e-9, "{forecast:?}");
     }
 
     #[test]
     fn a_line_is_foreseen_as_far_as_a_start_takes() {
-        let ahead = run(|second| 2.0 + 0.5 * second, 200, 10.0);
-        let truth = 2.0 + 0.5 * (200.0 + ahead.horizon);
-        assert!((ahead.predicted / truth - 1.0).abs() < 0.01, "{ahead:?} for {truth}");
-        let down = run(|second| 200.0 - second, 150, 10.0);
-        assert!(down.predicted < down.level && down.upper >= down.level, "{down:?}");
+        let forecast = run(|second| 2.0 + 0.5 * second, 200, 10.0);
+        let expected = 2.0 + 0.5 * (200.0 + forecast.horizon);
+        assert!((forecast.predicted / expected - 1.0).abs() < 0.01, "{forecast:?} for {expected}");
+        let falling = run(|second| 200.0 - second, 150, 10.0);
+        assert!(falling.predicted < falling.level && falling.upper >= falling.level, "{falling:?}");
         assert!(run(|second| (100.0 - second).max(0.0), 120, 30.0).predicted >= 0.0);
     }
 
     #[test]
     fn what_chance_adds_makes_the_band() {
         let noisy = |second: f64| 10.0 + if (second as u64).is_multiple_of(2) { 1.0 } else { -1.0 };
-        let ahead = run(noisy, 300, 5.0);
+        let forecast = run(noisy, 300, 5.0);
         assert!(
-            ahead.upper > ahead.level.max(ahead.predicted) + 0.1 && ahead.upper < 13.0 && !ahead.surge,
-            "{ahead:?}"
+            forecast.upper > forecast.level.max(forecast.predicted) + 0.1
+                && forecast.upper < 13.0
+                && !forecast.surge,
+            "{forecast:?}"
         );
     }
 
     #[test]
     fn a_crowd_is_seen_in_the_seconds_in_which_it_comes_and_noise_is_none() {
         let noisy = |second: f64| 10.0 + if (second as u64).is_multiple_of(2) { 0.5 } else { -0.5 };
-        let crowd = |second: f64| noisy(second) + (second - 100.0).max(0.0);
-        assert!(!run(crowd, 100, 4.0).surge);
-        let ahead = run(crowd, 104, 4.0);
-        assert!(ahead.surge && ahead.upper > 17.0, "{ahead:?}");
+        let surge = |second: f64| noisy(second) + (second - 100.0).max(0.0);
+        assert!(!run(surge, 100, 4.0).surge);
+        let forecast = run(surge, 104, 4.0);
+        assert!(forecast.surge && forecast.upper > 17.0, "{forecast:?}");
     }
 
     #[test]

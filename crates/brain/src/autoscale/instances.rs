@@ -165,8 +165,8 @@ impl InstanceSet {
     }
 
     /// Applies other time limits.
-    pub fn set_timeouts(&mut self, rules: InstanceTimeouts) {
-        self.timeouts = rules;
+    pub fn set_timeouts(&mut self, timeouts: InstanceTimeouts) {
+        self.timeouts = timeouts;
     }
 
     /// Returns all started members, by number.
@@ -176,20 +176,20 @@ impl InstanceSet {
 
     /// Returns a started member.
     pub fn instance(&self, index: u32) -> Option<&ScalerInstance> {
-        self.instances.iter().find(|hand| hand.index == index)
+        self.instances.iter().find(|instance| instance.index == index)
     }
 
     /// Returns the names of the members in the group: those that serve, are coming, or drain.
     pub fn members(&self) -> impl Iterator<Item = &Arc<str>> {
-        let there = |hand: &&ScalerInstance| {
-            matches!(hand.state, InstanceState::Coming | InstanceState::Serving | InstanceState::Draining)
+        let may_be_member = |instance: &&ScalerInstance| {
+            matches!(instance.state, InstanceState::Coming | InstanceState::Serving | InstanceState::Draining)
         };
-        self.instances.iter().filter(there).filter_map(|hand| hand.member.as_ref())
+        self.instances.iter().filter(may_be_member).filter_map(|instance| instance.member.as_ref())
     }
 
     /// Returns the number of members that were ordered and have no name yet.
     pub fn asked(&self) -> u32 {
-        self.instances.iter().filter(|hand| hand.state == InstanceState::Asked).count() as u32
+        self.instances.iter().filter(|instance| instance.state == InstanceState::Asked).count() as u32
     }
 
     /// Returns the number of failures in a row, and the reason of the last one.
@@ -206,13 +206,13 @@ impl InstanceSet {
     /// serve.
     pub fn adopt(&mut self, index: u32, id: String, member: Option<Arc<str>>, now: Time) {
         if self.instance(index).is_none() {
-            let hand = ScalerInstance {
+            let instance = ScalerInstance {
                 id,
                 member,
                 state: InstanceState::Serving,
                 ..ScalerInstance::requested(index, now)
             };
-            self.insert(hand);
+            self.insert(instance);
             self.actions.push_back(InstanceAction::ApplyMembers);
         }
     }
@@ -223,30 +223,30 @@ impl InstanceSet {
         index: u32,
         id: String,
         member: Option<Arc<str>>,
-        stage: InstanceState,
+        state: InstanceState,
         now: Time,
     ) {
         // A member that was only ordered has no identity.
-        if stage == InstanceState::Asked || self.instance(index).is_some() {
+        if state == InstanceState::Asked || self.instance(index).is_some() {
             return;
         }
-        self.insert(ScalerInstance { id, member, state: stage, ..ScalerInstance::requested(index, now) });
+        self.insert(ScalerInstance { id, member, state, ..ScalerInstance::requested(index, now) });
         self.actions.push_back(InstanceAction::ApplyMembers);
-        if stage == InstanceState::Stopping {
+        if state == InstanceState::Stopping {
             self.actions.push_back(InstanceAction::Stop { index });
         }
     }
 
     /// Orders more members; returns the number ordered now.
     pub fn request_starts(&mut self, count: u32, now: Time) -> u32 {
-        let (pausing, asked) = (!self.start_backoff(now).is_zero(), self.asked());
+        let (is_backing_off, requested) = (!self.start_backoff(now).is_zero(), self.asked());
         let unsettled = self
             .instances
             .iter()
-            .filter(|hand| matches!(hand.state, InstanceState::Asked | InstanceState::Coming));
+            .filter(|instance| matches!(instance.state, InstanceState::Asked | InstanceState::Coming));
         let allowed = match self.failures {
-            _ if pausing => 0,
-            0 => MAX_REQUESTED.saturating_sub(asked),
+            _ if is_backing_off => 0,
+            0 => MAX_REQUESTED.saturating_sub(requested),
             // One member that shows whether starts succeed now.
             _ => 1_u32.saturating_sub(unsettled.count() as u32),
         };
@@ -263,12 +263,12 @@ impl InstanceSet {
     pub fn remove<'a>(&mut self, members: impl IntoIterator<Item = &'a str>, now: Time) -> u32 {
         let mut count = 0;
         for member in members {
-            let known = |hand: &&mut ScalerInstance| hand.member.as_deref() == Some(member);
-            let Some(hand) = self.instances.iter_mut().find(known) else { continue };
-            let index = hand.index;
-            match hand.state {
+            let is_member = |instance: &&mut ScalerInstance| instance.member.as_deref() == Some(member);
+            let Some(instance) = self.instances.iter_mut().find(is_member) else { continue };
+            let index = instance.index;
+            match instance.state {
                 InstanceState::Serving => {
-                    hand.set_state(InstanceState::Draining, now);
+                    instance.set_state(InstanceState::Draining, now);
                     self.actions.push_back(InstanceAction::Drain { index });
                 }
                 // It has no work that could end.
@@ -282,7 +282,8 @@ impl InstanceSet {
 
     /// Removes all members.
     pub fn remove_all(&mut self, now: Time) {
-        let names: Vec<Arc<str>> = self.instances.iter().filter_map(|hand| hand.member.clone()).collect();
+        let names: Vec<Arc<str>> =
+            self.instances.iter().filter_map(|instance| instance.member.clone()).collect();
         self.remove(names.iter().map(|name| &**name), now);
     }
 
@@ -291,146 +292,162 @@ impl InstanceSet {
         &mut self,
         index: u32,
         outcome: Result<(String, Option<Arc<str>>), String>,
-        chance: u64,
+        random_bits: u64,
         now: Time,
     ) {
-        let Some(place) =
-            self.instances.iter().position(|hand| hand.index == index && hand.state == InstanceState::Asked)
+        let Some(position) = self
+            .instances
+            .iter()
+            .position(|instance| instance.index == index && instance.state == InstanceState::Asked)
         else {
             return;
         };
         match outcome {
             Ok((id, member)) => {
                 // Two members of one name could not be distinguished.
-                let taken = member.is_some() && self.instances.iter().any(|hand| hand.member == member);
-                let hand = &mut self.instances[place];
-                (hand.id, hand.started_at) = (id, now);
-                if taken {
-                    hand.set_state(InstanceState::Coming, now);
+                let name_taken =
+                    member.is_some() && self.instances.iter().any(|instance| instance.member == member);
+                let instance = &mut self.instances[position];
+                (instance.id, instance.started_at) = (id, now);
+                if name_taken {
+                    instance.set_state(InstanceState::Coming, now);
                     self.stop(index, now);
                     self.record_failure(
                         "the member that was started has the name of another one".into(),
-                        chance,
+                        random_bits,
                         now,
                     );
                     return;
                 }
-                hand.member = member;
-                hand.set_state(InstanceState::Coming, now);
+                instance.member = member;
+                instance.set_state(InstanceState::Coming, now);
                 self.actions.push_back(InstanceAction::ApplyMembers);
             }
-            Err(why) => {
-                self.instances.remove(place);
-                self.record_failure(why, chance, now);
+            Err(reason) => {
+                self.instances.remove(position);
+                self.record_failure(reason, random_bits, now);
             }
         }
     }
 
     /// Records that a member has ended by itself.
-    pub fn record_exit(&mut self, index: u32, why: String, chance: u64, now: Time) {
-        let Some(place) = self.instances.iter().position(|hand| hand.index == index) else { return };
-        let hand = self.instances.remove(place);
+    pub fn record_exit(&mut self, index: u32, reason: String, random_bits: u64, now: Time) {
+        let Some(position) = self.instances.iter().position(|instance| instance.index == index) else {
+            return;
+        };
+        let instance = self.instances.remove(position);
         self.actions.push_back(InstanceAction::ApplyMembers);
-        let settled =
-            now.since(hand.started_at) >= self.timeouts.settled_after && hand.state == InstanceState::Serving;
-        match hand.state {
+        let settled = now.since(instance.started_at) >= self.timeouts.settled_after
+            && instance.state == InstanceState::Serving;
+        match instance.state {
             // It was to be removed.
             InstanceState::Stopping | InstanceState::Draining => return,
             InstanceState::Asked | InstanceState::Coming | InstanceState::Serving => {}
         }
-        if let Some(member) = hand.member {
-            self.events.push_back(InstanceEvent::Ended(member, why.clone()));
+        if let Some(member) = instance.member {
+            self.events.push_back(InstanceEvent::Ended(member, reason.clone()));
         }
         // A member that worked for that long is no evidence against the next.
         if !settled {
-            self.record_failure(why, chance, now);
+            self.record_failure(reason, random_bits, now);
         }
     }
 
     /// Records the outcome of a stop.
-    pub fn record_stop(&mut self, index: u32, outcome: Result<(), String>, chance: u64, now: Time) {
-        let Some(place) = self.instances.iter().position(|hand| hand.index == index) else { return };
+    pub fn record_stop(&mut self, index: u32, outcome: Result<(), String>, random_bits: u64, now: Time) {
+        let Some(position) = self.instances.iter().position(|instance| instance.index == index) else {
+            return;
+        };
         match outcome {
             Ok(()) => {
-                if self.instances.remove(place).stop_failed {
+                if self.instances.remove(position).stop_failed {
                     self.record_recovery();
                 }
             }
-            Err(why) => {
-                self.record_failure(why, chance, now);
-                let hand = &mut self.instances[place];
-                (hand.stop_retry_at, hand.stop_failed) = (self.next_start_at, true);
+            Err(reason) => {
+                self.record_failure(reason, random_bits, now);
+                let instance = &mut self.instances[position];
+                (instance.stop_retry_at, instance.stop_failed) = (self.next_start_at, true);
             }
         }
     }
 
     /// Advances the time. `look` returns the observed state of a member, by name; `None` for one that the
     /// group does not have.
-    pub fn tick(&mut self, look: impl Fn(&str) -> Option<InstanceObservation>, chance: u64, now: Time) {
-        let rules = self.timeouts;
-        let (mut stop, mut late) = (Vec::new(), None);
-        for hand in &mut self.instances {
-            let found = hand.member.as_deref().and_then(&look);
-            let usable = found.is_some_and(|found| found.usable);
-            let idle = found.is_none_or(|found| found.in_flight == 0);
-            match hand.state {
+    pub fn tick(
+        &mut self,
+        observe_member: impl Fn(&str) -> Option<InstanceObservation>,
+        random_bits: u64,
+        now: Time,
+    ) {
+        let timeouts = self.timeouts;
+        let (mut stop_indices, mut deadline_error) = (Vec::new(), None);
+        for instance in &mut self.instances {
+            let observation = instance.member.as_deref().and_then(&observe_member);
+            let usable = observation.is_some_and(|observation| observation.usable);
+            let idle = observation.is_none_or(|observation| observation.in_flight == 0);
+            match instance.state {
                 InstanceState::Asked => {}
-                InstanceState::Coming if usable || hand.member.is_none() => {
-                    let took = now.since(hand.started_at);
-                    if let Some(member) = &hand.member {
-                        self.events.push_back(InstanceEvent::Serving(Arc::clone(member), took));
+                InstanceState::Coming if usable || instance.member.is_none() => {
+                    let start_time = now.since(instance.started_at);
+                    if let Some(member) = &instance.member {
+                        self.events.push_back(InstanceEvent::Serving(Arc::clone(member), start_time));
                     }
-                    hand.set_state(InstanceState::Serving, now);
+                    instance.set_state(InstanceState::Serving, now);
                 }
                 InstanceState::Coming => {
-                    if now.since(hand.started_at) >= rules.start_deadline {
-                        let name = hand.member.as_deref().unwrap_or_default();
-                        late = Some(alloc::format!(
+                    if now.since(instance.started_at) >= timeouts.start_deadline {
+                        let name = instance.member.as_deref().unwrap_or_default();
+                        deadline_error = Some(alloc::format!(
                             "{name} could not be used within {} s of being started",
-                            rules.start_deadline.as_secs_f64()
+                            timeouts.start_deadline.as_secs_f64()
                         ));
-                        stop.push(hand.index);
+                        stop_indices.push(instance.index);
                     }
                 }
                 InstanceState::Serving => {
-                    let lost = hand.member.is_some() && !usable;
-                    hand.lost_since = lost.then(|| hand.lost_since.unwrap_or(now));
-                    if hand.lost_since.is_some_and(|since| now.since(since) >= rules.start_deadline) {
-                        stop.push(hand.index);
+                    let is_lost = instance.member.is_some() && !usable;
+                    instance.lost_since = is_lost.then(|| instance.lost_since.unwrap_or(now));
+                    if instance.lost_since.is_some_and(|since| now.since(since) >= timeouts.start_deadline) {
+                        stop_indices.push(instance.index);
                     }
                 }
                 InstanceState::Draining => {
                     // Twice, because a request may be on its way between the choice and the count.
-                    if (idle && hand.was_idle) || now.since(hand.since) >= rules.drain_deadline {
-                        stop.push(hand.index);
+                    if (idle && instance.was_idle) || now.since(instance.since) >= timeouts.drain_deadline {
+                        stop_indices.push(instance.index);
                     }
-                    hand.was_idle = idle;
+                    instance.was_idle = idle;
                 }
                 InstanceState::Stopping => {
-                    if hand.stop_retry_at.is_some_and(|again| again <= now) {
-                        hand.stop_retry_at = None;
-                        self.actions.push_back(InstanceAction::Stop { index: hand.index });
+                    if instance.stop_retry_at.is_some_and(|retry_at| retry_at <= now) {
+                        instance.stop_retry_at = None;
+                        self.actions.push_back(InstanceAction::Stop { index: instance.index });
                     }
                 }
             }
         }
-        for index in stop {
+        for index in stop_indices {
             self.stop(index, now);
         }
-        if let Some(why) = late {
-            self.record_failure(why, chance, now);
+        if let Some(reason) = deadline_error {
+            self.record_failure(reason, random_bits, now);
         }
-        let settled = |hand: &ScalerInstance| {
-            hand.state == InstanceState::Serving && now.since(hand.since) >= rules.settled_after
+        let is_settled = |instance: &ScalerInstance| {
+            instance.state == InstanceState::Serving && now.since(instance.since) >= timeouts.settled_after
         };
-        let proved = self.instances.iter().any(settled_since(self.next_start_at, settled));
+        let start_succeeded = self.instances.iter().any(settled_since(self.next_start_at, is_settled));
         // No member was wanted since, or all were present: the failure was long ago.
-        let rests = self
+        let all_serving = self
             .instances
             .iter()
-            .all(|hand| hand.state == InstanceState::Serving && hand.lost_since.is_none());
-        let old = self.next_start_at.is_some_and(|until| now.since(until) >= rules.max_backoff);
-        if self.failures > 0 && self.start_backoff(now).is_zero() && (proved || rests && old) {
+            .all(|instance| instance.state == InstanceState::Serving && instance.lost_since.is_none());
+        let backoff_expired =
+            self.next_start_at.is_some_and(|until| now.since(until) >= timeouts.max_backoff);
+        if self.failures > 0
+            && self.start_backoff(now).is_zero()
+            && (start_succeeded || all_serving && backoff_expired)
+        {
             self.record_recovery();
         }
     }
@@ -447,12 +464,12 @@ impl InstanceSet {
 
     /// Returns `true` if a step is in progress, so that frequent looks are useful.
     pub fn is_busy(&self) -> bool {
-        self.instances.iter().any(|hand| hand.state != InstanceState::Serving)
+        self.instances.iter().any(|instance| instance.state != InstanceState::Serving)
     }
 
     fn stop(&mut self, index: u32, now: Time) {
-        if let Some(hand) = self.instances.iter_mut().find(|hand| hand.index == index) {
-            hand.set_state(InstanceState::Stopping, now);
+        if let Some(instance) = self.instances.iter_mut().find(|instance| instance.index == index) {
+            instance.set_state(InstanceState::Stopping, now);
             self.actions.push_back(InstanceAction::ApplyMembers);
             self.actions.push_back(InstanceAction::Stop { index });
         }
@@ -465,25 +482,25 @@ impl InstanceSet {
         }
     }
 
-    fn record_failure(&mut self, why: String, chance: u64, now: Time) {
+    fn record_failure(&mut self, reason: String, random_bits: u64, now: Time) {
         self.failures = self.failures.saturating_add(1);
         let doubled = self.timeouts.first.saturating_mul(1 << (self.failures - 1).min(20));
-        let whole = doubled.min(self.timeouts.max_backoff);
-        let off = (whole.as_nanos() / 2 * u128::from(chance >> 32)) >> 32;
-        let pause = whole.saturating_sub(Duration::from_nanos(u64::try_from(off).unwrap_or(u64::MAX)));
+        let max_pause = doubled.min(self.timeouts.max_backoff);
+        let jitter = (max_pause.as_nanos() / 2 * u128::from(random_bits >> 32)) >> 32;
+        let pause = max_pause.saturating_sub(Duration::from_nanos(u64::try_from(jitter).unwrap_or(u64::MAX)));
         self.next_start_at = Some(now + pause);
         // Once for failures in a row, and again if the reason changes.
-        if self.last_failure.as_ref() != Some(&why) {
-            self.events.push_back(InstanceEvent::Failed(why.clone(), pause));
+        if self.last_failure.as_ref() != Some(&reason) {
+            self.events.push_back(InstanceEvent::Failed(reason.clone(), pause));
         }
-        self.last_failure = Some(why);
+        self.last_failure = Some(reason);
     }
 
     /// Returns the smallest free number.
     fn free_index(&self) -> u32 {
         let mut index = 0;
-        for hand in &self.instances {
-            if hand.index != index {
+        for instance in &self.instances {
+            if instance.index != index {
                 break;
             }
             index += 1;
@@ -491,9 +508,9 @@ impl InstanceSet {
         index
     }
 
-    fn insert(&mut self, hand: ScalerInstance) {
-        let place = self.instances.partition_point(|other| other.index < hand.index);
-        self.instances.insert(place, hand);
+    fn insert(&mut self, instance: ScalerInstance) {
+        let position = self.instances.partition_point(|other| other.index < instance.index);
+        self.instances.insert(position, instance);
     }
 }
 
@@ -514,18 +531,18 @@ impl ScalerInstance {
         }
     }
 
-    fn set_state(&mut self, stage: InstanceState, now: Time) {
-        (self.state, self.since, self.was_idle, self.lost_since) = (stage, now, false, None);
+    fn set_state(&mut self, state: InstanceState, now: Time) {
+        (self.state, self.since, self.was_idle, self.lost_since) = (state, now, false, None);
     }
 }
 
 /// Returns the predicate of settled members started after the last failure, which show that it is over.
 /// Earlier ones do not.
 fn settled_since(
-    failed: Option<Time>,
-    settled: impl Fn(&ScalerInstance) -> bool,
+    next_start_at: Option<Time>,
+    is_settled: impl Fn(&ScalerInstance) -> bool,
 ) -> impl Fn(&ScalerInstance) -> bool {
-    move |hand| settled(hand) && failed.is_none_or(|until| hand.started_at >= until)
+    move |instance| is_settled(instance) && next_start_at.is_none_or(|until| instance.started_at >= until)
 }
 
 /// The maximum number of members ordered at once.

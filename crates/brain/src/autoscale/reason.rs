@@ -84,15 +84,20 @@ pub(super) struct ReasonInputs {
 
 impl ReasonInputs {
     pub(super) fn reason(&self) -> ScaleReason {
-        let Self { shortage: pressed, present: have, needed: asked, desired, demand_exceeds_capacity: now } =
-            *self;
+        let Self {
+            shortage: has_shortage,
+            present,
+            needed,
+            desired,
+            demand_exceeds_capacity: exceeds_capacity,
+        } = *self;
         match () {
-            () if asked > desired => ScaleReason::Most,
-            () if pressed => ScaleReason::NoRoom,
-            () if asked < desired => ScaleReason::Least,
-            () if desired > have && now => ScaleReason::Demand,
-            () if desired > have => ScaleReason::Forecast,
-            () if desired < have => ScaleReason::Spare,
+            () if needed > desired => ScaleReason::Most,
+            () if has_shortage => ScaleReason::NoRoom,
+            () if needed < desired => ScaleReason::Least,
+            () if desired > present && exceeds_capacity => ScaleReason::Demand,
+            () if desired > present => ScaleReason::Forecast,
+            () if desired < present => ScaleReason::Spare,
             () => ScaleReason::Enough,
         }
     }

@@ -43,32 +43,34 @@ impl Fleet {
     /// others. It is to be called every [`FleetSettings::interval`](super::FleetSettings::interval), or
     /// later.
     pub fn poll_reports(&mut self, now: Time) -> Vec<FleetReport> {
-        let heard = self.peers.values().filter(|peer| peer.is_present()).count();
-        let passed = now.since(self.tokens_at).as_secs_f64();
+        let present_peers = self.peers.values().filter(|peer| peer.is_present()).count();
+        let elapsed = now.since(self.tokens_at).as_secs_f64();
         self.tokens_at = self.tokens_at.max(now);
-        let rate = self.settings.bytes_per_second / heard.max(1) as f64;
+        let rate = self.settings.bytes_per_second / present_peers.max(1) as f64;
         // Unused bytes accumulate for a quarter of a second; a datagram is always possible.
-        self.tokens = (self.tokens + rate * passed).min((rate / 4.0).max(2.0 * MAX_DATAGRAM_BYTES));
+        self.tokens = (self.tokens + rate * elapsed).min((rate / 4.0).max(2.0 * MAX_DATAGRAM_BYTES));
         let mut reports = Vec::new();
-        let mut pen = ReportWriter {
+        let mut writer = ReportWriter {
             tokens: self.tokens,
             report: FleetReport::default(),
             remaining_bytes: MAX_REPORT_BYTES,
             reports: &mut reports,
         };
-        while let Some((at, member)) = self.urgent.pop_first() {
-            let Some(group) = self.groups.get_mut(at).filter(|_| heard > 0) else { continue };
-            let Some(own) = group.members.get_mut(member) else { continue };
-            if !pen.write(group.id, group.rate, own.entry(group.waiting, now)) {
-                self.urgent.insert((at, member));
+        while let Some((group_index, member)) = self.urgent.pop_first() {
+            let Some(group) = self.groups.get_mut(group_index).filter(|_| present_peers > 0) else {
+                continue;
+            };
+            let Some(local_member) = group.members.get_mut(member) else { continue };
+            if !writer.write(group.id, group.rate, local_member.entry(group.waiting, now)) {
+                self.urgent.insert((group_index, member));
                 break;
             }
-            own.last_report = Some(own.sent_report(group.waiting, now));
+            local_member.last_report = Some(local_member.sent_report(group.waiting, now));
         }
-        let mut looked = 0;
-        while looked < self.member_count.min(MAX_MEMBERS_PER_ROUND) {
-            let MemberCursor { group: at, member } = self.report_cursor;
-            let Some(group) = self.groups.get_mut(at) else {
+        let mut examined = 0;
+        while examined < self.member_count.min(MAX_MEMBERS_PER_ROUND) {
+            let MemberCursor { group: group_index, member } = self.report_cursor;
+            let Some(group) = self.groups.get_mut(group_index) else {
                 self.report_cursor = MemberCursor::default();
                 if self.groups.is_empty() {
                     break;
@@ -76,34 +78,34 @@ impl Fleet {
                 continue;
             };
             if member == 0 {
-                group.rate = group.members.iter().map(|own| own.rate).sum();
+                group.rate = group.members.iter().map(|local_member| local_member.rate).sum();
             }
-            let Some(own) = group.members.get_mut(member) else {
-                self.report_cursor = MemberCursor { group: at + 1, member: 0 };
+            let Some(local_member) = group.members.get_mut(member) else {
+                self.report_cursor = MemberCursor { group: group_index + 1, member: 0 };
                 continue;
             };
-            own.update_means(now);
-            looked += 1;
-            let due = own.report_due(group.waiting, self.renewed_at, now);
+            local_member.update_means(now);
+            examined += 1;
+            let report_due = local_member.report_due(group.waiting, self.renewed_at, now);
             // Unchanged entries use half of the bytes: the rest is for changes.
-            let tells = match due {
+            let should_report = match report_due {
                 ReportDue::Changed => true,
-                ReportDue::Refresh => pen.tokens > rate / 8.0,
+                ReportDue::Refresh => writer.tokens > rate / 8.0,
                 ReportDue::NotDue => false,
             };
-            if heard > 0 && tells {
-                let word = own.entry(group.waiting, now);
-                if !pen.write(group.id, group.rate, word) {
+            if present_peers > 0 && should_report {
+                let entry = local_member.entry(group.waiting, now);
+                if !writer.write(group.id, group.rate, entry) {
                     break;
                 }
-                own.last_report = Some(own.sent_report(group.waiting, now));
+                local_member.last_report = Some(local_member.sent_report(group.waiting, now));
             }
             self.report_cursor.member += 1;
         }
-        self.tokens = pen.into_tokens();
-        if heard > 0
+        self.tokens = writer.into_tokens();
+        if present_peers > 0
             && reports.is_empty()
-            && self.last_report.is_none_or(|spoke| now.since(spoke) >= IDLE_INTERVAL)
+            && self.last_report.is_none_or(|last_report| now.since(last_report) >= IDLE_INTERVAL)
         {
             reports.push(FleetReport::default());
             self.tokens -= MAX_DATAGRAM_BYTES - MAX_REPORT_BYTES as f64;
@@ -133,30 +135,33 @@ struct ReportWriter<'r> {
 }
 
 impl ReportWriter<'_> {
-    fn write(&mut self, group: u64, rate: f64, word: MemberEntry) -> bool {
+    fn write(&mut self, group: u64, rate: f64, entry: MemberEntry) -> bool {
         let rate = quantize(rate, 4.0);
-        let open = self.report.sections.last();
-        let open =
-            open.is_some_and(|section| section.group == group && section.entries.len() < MAX_SECTION_ENTRIES);
-        let mut bytes = word.size() + if open { 0 } else { GroupSection::header_size(rate) };
+        let last_section = self.report.sections.last();
+        let extends_section = last_section
+            .is_some_and(|section| section.group == group && section.entries.len() < MAX_SECTION_ENTRIES);
+        let mut bytes = entry.size() + if extends_section { 0 } else { GroupSection::header_size(rate) };
         if bytes > self.remaining_bytes && !self.report.is_empty() {
             self.finish_report();
-            bytes = word.size() + GroupSection::header_size(rate);
+            bytes = entry.size() + GroupSection::header_size(rate);
         }
-        let begins = self.report.is_empty();
-        let price = bytes as f64 + if begins { MAX_DATAGRAM_BYTES - MAX_REPORT_BYTES as f64 } else { 0.0 };
-        if price > self.tokens {
+        let starts_report = self.report.is_empty();
+        let cost =
+            bytes as f64 + if starts_report { MAX_DATAGRAM_BYTES - MAX_REPORT_BYTES as f64 } else { 0.0 };
+        if cost > self.tokens {
             return false;
         }
-        self.tokens -= price;
+        self.tokens -= cost;
         self.remaining_bytes -= bytes.min(self.remaining_bytes);
         match self.report.sections.last_mut() {
             Some(section)
-                if section.group == group && section.entries.len() < MAX_SECTION_ENTRIES && !begins =>
+                if section.group == group
+                    && section.entries.len() < MAX_SECTION_ENTRIES
+                    && !starts_report =>
             {
-                section.entries.push(word);
+                section.entries.push(entry);
             }
-            _ => self.report.sections.push(GroupSection { group, rate, entries: [word].into() }),
+            _ => self.report.sections.push(GroupSection { group, rate, entries: [entry].into() }),
         }
         true
     }
@@ -179,47 +184,47 @@ impl LocalMember {
     /// Updates the means.
     fn update_means(&mut self, now: Time) {
         let (begun, in_flight) = (self.vitals.begun(), f64::from(self.vitals.in_flight()));
-        let came = f64::from(begun.wrapping_sub(core::mem::replace(&mut self.begun_at_sample, begun)));
-        let Some(before) = self.sampled_at.replace(now) else {
-            self.mean = in_flight;
+        let begun_since = f64::from(begun.wrapping_sub(core::mem::replace(&mut self.begun_at_sample, begun)));
+        let Some(previous_sample) = self.sampled_at.replace(now) else {
+            self.mean_in_flight = in_flight;
             return;
         };
-        let seconds = now.since(before).as_secs_f64();
+        let seconds = now.since(previous_sample).as_secs_f64();
         if seconds > 0.0 {
-            let part = 1.0 - libm::exp(-seconds / HORIZON);
-            self.mean += (in_flight - self.mean) * part;
-            self.rate += (came / seconds - self.rate) * part;
+            let weight = 1.0 - libm::exp(-seconds / HORIZON);
+            self.mean_in_flight += (in_flight - self.mean_in_flight) * weight;
+            self.rate += (begun_since / seconds - self.rate) * weight;
         } else {
             // They are counted the next time.
-            self.begun_at_sample = begun.wrapping_sub(came as u32);
+            self.begun_at_sample = begun.wrapping_sub(begun_since as u32);
         }
     }
 
     /// Returns whether and why the member is to be reported.
-    fn report_due(&self, waiting: f64, renewed: Time, now: Time) -> ReportDue {
-        let Some(told) = &self.last_report else { return ReportDue::Changed };
-        if told.at < renewed || self.has_changed(told, waiting, now) {
+    fn report_due(&self, waiting: f64, renewed_at: Time, now: Time) -> ReportDue {
+        let Some(last_report) = &self.last_report else { return ReportDue::Changed };
+        if last_report.at < renewed_at || self.has_changed(last_report, waiting, now) {
             return ReportDue::Changed;
         }
-        if now.since(told.at) >= REFRESH_INTERVAL { ReportDue::Refresh } else { ReportDue::NotDue }
+        if now.since(last_report.at) >= REFRESH_INTERVAL { ReportDue::Refresh } else { ReportDue::NotDue }
     }
 
     /// Returns `true` if the member has changed significantly since its last report.
-    fn has_changed(&self, told: &SentReport, waiting: f64, now: Time) -> bool {
+    fn has_changed(&self, last_report: &SentReport, waiting: f64, now: Time) -> bool {
         let in_flight = self.vitals.in_flight();
-        let apart = in_flight.abs_diff(told.in_flight);
+        let difference = in_flight.abs_diff(last_report.in_flight);
         // A change of less than a sixteenth does not matter.
-        if apart > 0 && apart >= told.in_flight / 16 {
+        if difference > 0 && difference >= last_report.in_flight / 16 {
             return true;
         }
-        let other = |now: f64, then: f64| (now - then).abs() > then.max(2.0) / 16.0;
-        other(self.mean, told.mean)
-            || other(waiting, told.waiting)
-            || self.remaining_ejection(now).is_some() != told.ejected
-            || self.is_suspected() != told.suspected
-            || self.check.is_some_and(|(_, at)| at > told.check)
-            || self.load.is_some_and(|load| load.at > told.load)
-            || self.fresh_reading(now).is_some_and(|(_, at)| at > told.reading + MIN_READING_INTERVAL)
+        let differs = |current: f64, previous: f64| (current - previous).abs() > previous.max(2.0) / 16.0;
+        differs(self.mean_in_flight, last_report.mean)
+            || differs(waiting, last_report.waiting)
+            || self.remaining_ejection(now).is_some() != last_report.ejected
+            || self.is_suspected() != last_report.suspected
+            || self.last_check.is_some_and(|(_, at)| at > last_report.check)
+            || self.load.is_some_and(|load| load.at > last_report.load)
+            || self.fresh_reading(now).is_some_and(|(_, at)| at > last_report.reading + MIN_READING_INTERVAL)
     }
 
     fn entry(&self, waiting: f64, now: Time) -> MemberEntry {
@@ -227,7 +232,7 @@ impl LocalMember {
         MemberEntry {
             member: self.id,
             in_flight: self.vitals.in_flight(),
-            mean: quantize(self.mean, 16.0),
+            mean: quantize(self.mean_in_flight, 16.0),
             waiting: quantize(waiting, 16.0),
             rate: quantize(self.rate, 4.0),
             latency: quantize(latency.unwrap_or(0.0), 1e6),
@@ -237,7 +242,7 @@ impl LocalMember {
                 0
             },
             ejected: self.remaining_ejection(now).map(millis),
-            check: self.check.map(|(passed, at)| (passed, millis(now.since(at)))),
+            check: self.last_check.map(|(passed, at)| (passed, millis(now.since(at)))),
             reading: self.fresh_reading(now).map(|(reading, at)| (reading, millis(now.since(at)))),
             load: self.load.filter(|load| now.since(load.at) <= MAX_LOAD_AGE).map(|load| MonitorLoad {
                 value: load.value as f32,
@@ -251,11 +256,11 @@ impl LocalMember {
         SentReport {
             at: now,
             in_flight: self.vitals.in_flight(),
-            mean: self.mean,
+            mean: self.mean_in_flight,
             waiting,
             ejected: self.remaining_ejection(now).is_some(),
             suspected: self.is_suspected(),
-            check: self.check.map_or(Time(0), |(_, at)| at),
+            check: self.last_check.map_or(Time(0), |(_, at)| at),
             reading: self.fresh_reading(now).map_or(Time(0), |(_, at)| at),
             load: self.load.map_or(Time(0), |load| load.at),
         }
@@ -263,7 +268,7 @@ impl LocalMember {
 
     /// Returns the remaining time of this balancer's own ejection.
     fn remaining_ejection(&self, now: Time) -> Option<Duration> {
-        self.ejected.map(|until| until.since(now)).filter(|left| !left.is_zero())
+        self.ejected_until.map(|until| until.since(now)).filter(|remaining| !remaining.is_zero())
     }
 
     /// Returns `true` if outcomes here nearly suffice to eject it. Notifications of others alone do not reach
@@ -275,14 +280,14 @@ impl LocalMember {
     /// Returns the member's own load report to this balancer, if it is recent enough for others.
     fn fresh_reading(&self, now: Time) -> Option<(crate::meter::Reading, Time)> {
         let view = self.vitals.last_report.view()?;
-        let own = view.at != self.relayed_report_at && now.since(view.at) <= MAX_READING_AGE;
-        own.then_some((view.reading, view.at))
+        let is_own = view.at != self.relayed_report_at && now.since(view.at) <= MAX_READING_AGE;
+        is_own.then_some((view.reading, view.at))
     }
 
     /// Returns the recent latency of a request there, seconds, by Little's law: requests in flight divided by
     /// their rate.
     fn latency(&self) -> Option<f64> {
-        (self.rate > MIN_LATENCY_RATE).then(|| self.mean / self.rate)
+        (self.rate > MIN_LATENCY_RATE).then(|| self.mean_in_flight / self.rate)
     }
 }
 

@@ -69,18 +69,18 @@ pub struct PeerStats {
 }
 
 impl PeerMemberReport {
-    pub(super) fn from_entry(word: &MemberEntry, seq: u32, now: Time) -> Self {
+    pub(super) fn from_entry(entry: &MemberEntry, seq: u32, now: Time) -> Self {
         Self {
             at: now,
             seq,
-            in_flight: word.in_flight,
-            mean: word.mean as f32 / 16.0,
-            waiting: word.waiting as f32 / 16.0,
-            rate: word.rate as f32 / 4.0,
-            latency: word.latency as f32 * 1e-6,
-            suspicion: word.suspicion,
-            ejected: word.ejected.is_some(),
-            checked_at: word.check.map_or(Time(0), |(_, age)| now - Duration::from_millis(age.into())),
+            in_flight: entry.in_flight,
+            mean: entry.mean as f32 / 16.0,
+            waiting: entry.waiting as f32 / 16.0,
+            rate: entry.rate as f32 / 4.0,
+            latency: entry.latency as f32 * 1e-6,
+            suspicion: entry.suspicion,
+            ejected: entry.ejected.is_some(),
+            checked_at: entry.check.map_or(Time(0), |(_, age)| now - Duration::from_millis(age.into())),
         }
     }
 
@@ -124,14 +124,14 @@ impl FleetPeer {
     /// Marks it as lost without an announcement: its requests are lost with it.
     pub(super) fn mark_lost(&mut self, now: Time) {
         self.lost_at.get_or_insert(now);
-        for said in self.groups.values_mut() {
-            *said = PeerGroupReport::default();
+        for group_report in self.groups.values_mut() {
+            *group_report = PeerGroupReport::default();
         }
     }
 
     /// Returns `true` if it has been lost for the time `after`.
-    pub(super) fn is_expired(&self, after: Duration, now: Time) -> bool {
-        self.lost_at.is_some_and(|lost| now.since(lost) >= after)
+    pub(super) fn is_expired(&self, retention: Duration, now: Time) -> bool {
+        self.lost_at.is_some_and(|lost_at| now.since(lost_at) >= retention)
     }
 
     /// Returns `true` if a report of it was received.
@@ -163,16 +163,16 @@ impl FleetPeer {
 
     /// Returns the time up to which its report about a member holds. Changes are reported, so that is the
     /// time of the last report, unless one was missed.
-    pub(super) fn valid_until(&self, heard: &PeerMemberReport) -> Time {
-        if heard.at >= self.unbroken_since { self.last_report } else { heard.at }
+    pub(super) fn valid_until(&self, report: &PeerMemberReport) -> Time {
+        if report.at >= self.unbroken_since { self.last_report } else { report.at }
     }
 
     /// Returns the weight of its reports: 1 while they are recent, and 0 two seconds later.
     pub(super) fn report_weight(&self, now: Time) -> f64 {
-        let silent = now.since(self.last_report).as_secs_f64() - FULL_WEIGHT_SECONDS;
-        match silent {
+        let silent_seconds = now.since(self.last_report).as_secs_f64() - FULL_WEIGHT_SECONDS;
+        match silent_seconds {
             ..0.0 => 1.0,
-            0.0..0.8 => libm::exp(-silent / FADE_SECONDS),
+            0.0..0.8 => libm::exp(-silent_seconds / FADE_SECONDS),
             _ => 0.0,
         }
     }
@@ -183,20 +183,26 @@ impl FleetPeer {
 
     /// Returns the section for its reports about a group with `members` members here.
     pub(super) fn group_report_mut(&mut self, group: u64, members: usize) -> &mut PeerGroupReport {
-        let said = self.groups.entry(group).or_default();
-        said.entries.resize(members, None);
-        said
+        let group_report = self.groups.entry(group).or_default();
+        group_report.entries.resize(members, None);
+        group_report
     }
 
     /// Moves its entries to the new order of a group's members.
-    pub(super) fn reorder_members(&mut self, group: u64, before: &[(u64, u32)], after: &[(u64, u32)]) {
-        let Some(said) = self.groups.get_mut(&group) else { return };
-        let mut words = vec![None; after.len()];
-        for (id, place) in after {
-            let word = find_index(before, *id).and_then(|old| said.entries.get(old).copied().flatten());
-            words[*place as usize] = word;
+    pub(super) fn reorder_members(
+        &mut self,
+        group: u64,
+        previous_indices: &[(u64, u32)],
+        new_indices: &[(u64, u32)],
+    ) {
+        let Some(group_report) = self.groups.get_mut(&group) else { return };
+        let mut entries = vec![None; new_indices.len()];
+        for (id, index) in new_indices {
+            let entry = find_index(previous_indices, *id)
+                .and_then(|old_index| group_report.entries.get(old_index).copied().flatten());
+            entries[*index as usize] = entry;
         }
-        said.entries = words;
+        group_report.entries = entries;
     }
 
     pub(super) fn drop_group(&mut self, group: u64) {
@@ -217,13 +223,13 @@ impl FleetPeer {
 }
 
 impl PeerGroupReport {
-    pub(super) fn entry(&self, place: usize) -> Option<&PeerMemberReport> {
-        self.entries.get(place)?.as_ref()
+    pub(super) fn entry(&self, index: usize) -> Option<&PeerMemberReport> {
+        self.entries.get(index)?.as_ref()
     }
 
-    pub(super) fn set_entry(&mut self, place: usize, heard: PeerMemberReport) {
-        if let Some(word) = self.entries.get_mut(place) {
-            *word = Some(heard);
+    pub(super) fn set_entry(&mut self, index: usize, report: PeerMemberReport) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            *entry = Some(report);
         }
     }
 }

@@ -27,10 +27,10 @@ pub struct PeerPresence {
 
 impl PeerPresence {
     /// Sets the number of other balancers that serve the group and send reports.
-    pub fn set_peers(&self, others: usize) {
-        let others = u32::try_from(others).unwrap_or(u32::MAX).min(MAX_PEERS);
-        if self.peers.load(Relaxed) != others {
-            self.peers.store(others, Relaxed);
+    pub fn set_peers(&self, peer_count: usize) {
+        let peer_count = u32::try_from(peer_count).unwrap_or(u32::MAX).min(MAX_PEERS);
+        if self.peers.load(Relaxed) != peer_count {
+            self.peers.store(peer_count, Relaxed);
         }
     }
 

@@ -5,10 +5,10 @@
 use crate::mix;
 
 /// Returns `true` if `own` is one of the `probers` that check `member`, which `others` serve, too.
-pub(crate) fn is_prober(member: u64, own: u64, others: impl Iterator<Item = u64>, probers: usize) -> bool {
-    let score = |who: u64| (mix(mix(member) ^ who), who);
-    let own = score(own);
-    others.filter(|other| score(*other) < own).count() < probers.max(1)
+pub(crate) fn is_prober(member: u64, own_id: u64, others: impl Iterator<Item = u64>, probers: usize) -> bool {
+    let score = |balancer: u64| (mix(mix(member) ^ balancer), balancer);
+    let own_score = score(own_id);
+    others.filter(|other| score(*other) < own_score).count() < probers.max(1)
 }
 
 #[cfg(test)]
@@ -17,34 +17,39 @@ mod tests {
 
     use super::*;
 
-    fn checkers(member: u64, all: &[u64], probers: usize) -> Vec<u64> {
-        let others = |own: u64| all.iter().copied().filter(move |other| *other != own);
-        all.iter().copied().filter(|own| is_prober(member, *own, others(*own), probers)).collect()
+    fn probers_of(member: u64, balancers: &[u64], probers: usize) -> Vec<u64> {
+        let others_of = |own_id: u64| balancers.iter().copied().filter(move |other| *other != own_id);
+        balancers
+            .iter()
+            .copied()
+            .filter(|own_id| is_prober(member, *own_id, others_of(*own_id), probers))
+            .collect()
     }
 
     #[test]
     fn each_member_has_as_many_checkers_as_asked_for_and_they_share_the_work() {
-        let all: Vec<u64> = (1..=5).map(mix).collect();
+        let balancers: Vec<u64> = (1..=5).map(mix).collect();
         for probers in [1, 2, 7] {
             let mut load = [0; 5];
             for member in 0..1000 {
-                let checkers = checkers(member, &all, probers);
-                assert_eq!(checkers.len(), probers.min(5));
-                for checker in checkers {
-                    load[all.iter().position(|one| *one == checker).unwrap()] += 1;
+                let member_probers = probers_of(member, &balancers, probers);
+                assert_eq!(member_probers.len(), probers.min(5));
+                for prober in member_probers {
+                    load[balancers.iter().position(|balancer| *balancer == prober).unwrap()] += 1;
                 }
             }
-            let fair = 1000 * probers.min(5) / 5;
-            assert!(load.iter().all(|load| load * 5 > fair * 4 && load * 4 < fair * 5), "{load:?}");
+            let fair_load = 1000 * probers.min(5) / 5;
+            assert!(load.iter().all(|load| load * 5 > fair_load * 4 && load * 4 < fair_load * 5), "{load:?}");
         }
     }
 
     #[test]
     fn only_those_of_one_that_goes_change_hands() {
-        let all: Vec<u64> = (1..=5).map(mix).collect();
+        let balancers: Vec<u64> = (1..=5).map(mix).collect();
         for member in 0..1000 {
-            let (before, after) = (checkers(member, &all, 1), checkers(member, &all[1..], 1));
-            assert!(before == after || before == [all[0]]);
+            let (probers_before, probers_after) =
+                (probers_of(member, &balancers, 1), probers_of(member, &balancers[1..], 1));
+            assert!(probers_before == probers_after || probers_before == [balancers[0]]);
         }
     }
 }

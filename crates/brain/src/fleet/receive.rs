@@ -34,43 +34,43 @@ impl Fleet {
             return;
         }
         for section in &report.sections {
-            let Some(&place) = self.group_indices.get(&section.group) else { continue };
-            let members = self.groups[place].members.len();
+            let Some(&group_index) = self.group_indices.get(&section.group) else { continue };
+            let members = self.groups[group_index].members.len();
             if let Some(peer) = self.peers.get_mut(&from) {
                 peer.group_report_mut(section.group, members).rate = f64::from(section.rate) / 4.0;
             }
-            for word in &section.entries {
-                if let Some(member) = find_index(&self.groups[place].member_indices, word.member) {
-                    self.apply_entry(from, (place, member), word, seq, now);
+            for entry in &section.entries {
+                if let Some(member) = find_index(&self.groups[group_index].member_indices, entry.member) {
+                    self.apply_entry(from, (group_index, member), entry, seq, now);
                 }
             }
         }
         for section in &report.sections {
-            let Some(&place) = self.group_indices.get(&section.group) else { continue };
-            let heard = section
+            let Some(&group_index) = self.group_indices.get(&section.group) else { continue };
+            let member_indices = section
                 .entries
                 .iter()
-                .filter_map(|word| find_index(&self.groups[place].member_indices, word.member));
-            let members: Vec<usize> = heard.collect();
-            self.refresh(place, members.into_iter(), now);
+                .filter_map(|entry| find_index(&self.groups[group_index].member_indices, entry.member));
+            let members: Vec<usize> = member_indices.collect();
+            self.refresh(group_index, members.into_iter(), now);
         }
     }
 
     /// Applies the ageing of reports. It is to be called several times a second. With many members it covers
     /// some of them each time.
     pub fn age_reports(&mut self, now: Time) {
-        let forget = self.settings.share_retention;
-        self.peers.retain(|_, peer| !peer.is_expired(forget, now));
-        let mut left = self.member_count.min(MAX_REFRESHED);
-        while left > 0 {
+        let retention = self.settings.share_retention;
+        self.peers.retain(|_, peer| !peer.is_expired(retention, now));
+        let mut remaining = self.member_count.min(MAX_REFRESHED);
+        while remaining > 0 {
             let MemberCursor { group, member } = self.refresh_cursor;
             let Some(members) = self.groups.get(group).map(|group| group.members.len()) else {
                 self.refresh_cursor = MemberCursor::default();
                 continue;
             };
-            let end = members.min(member + left);
+            let end = members.min(member + remaining);
             self.refresh(group, member..end, now);
-            left -= end - member;
+            remaining -= end - member;
             self.refresh_cursor = if end == members {
                 MemberCursor { group: group + 1, member: 0 }
             } else {
@@ -90,126 +90,139 @@ impl Fleet {
     fn apply_entry(
         &mut self,
         from: u64,
-        (place, member): (usize, usize),
-        word: &MemberEntry,
+        (group_index, member): (usize, usize),
+        entry: &MemberEntry,
         seq: u32,
         now: Time,
     ) {
-        let group = self.groups[place].id;
-        let members = self.groups[place].members.len();
+        let group = self.groups[group_index].id;
+        let members = self.groups[group_index].members.len();
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        let said = peer.group_report_mut(group, members);
-        let before = said.entry(member).copied();
-        if before.is_some_and(|before| (seq.wrapping_sub(before.seq) as i32) < 0) {
+        let group_report = peer.group_report_mut(group, members);
+        let previous = group_report.entry(member).copied();
+        if previous.is_some_and(|previous| (seq.wrapping_sub(previous.seq) as i32) < 0) {
             return;
         }
-        let heard = PeerMemberReport::from_entry(word, seq, now);
-        said.set_entry(member, heard);
-        let own = &mut self.groups[place].members[member];
-        if let Some((reading, age)) = word.reading.as_ref().filter(|(reading, _)| reading.is_plausible()) {
-            own.adopt_relayed_report(reading, now - Duration::from_millis((*age).into()), now);
-            self.groups[place].presence.record_relayed_report();
+        let member_report = PeerMemberReport::from_entry(entry, seq, now);
+        group_report.set_entry(member, member_report);
+        let local_member = &mut self.groups[group_index].members[member];
+        if let Some((reading, age)) = entry.reading.as_ref().filter(|(reading, _)| reading.is_plausible()) {
+            local_member.adopt_relayed_report(reading, now - Duration::from_millis((*age).into()), now);
+            self.groups[group_index].presence.record_relayed_report();
         }
-        let own = &self.groups[place].members[member];
-        let (vitals, rate) = (&own.vitals, own.rate);
-        if word.suspicion > 0 && before.is_none_or(|before| word.suspicion > before.suspicion) {
-            vitals.failure_detector.raise_suspicion((f64::from(word.suspicion) / 8.0).min(MAX_WARNING));
+        let local_member = &self.groups[group_index].members[member];
+        let (vitals, rate) = (&local_member.vitals, local_member.rate);
+        if entry.suspicion > 0 && previous.is_none_or(|previous| entry.suspicion > previous.suspicion) {
+            vitals.failure_detector.raise_suspicion((f64::from(entry.suspicion) / 8.0).min(MAX_WARNING));
         }
         // A balancer that serves requests with the member all the time knows better.
         let contradicted =
             rate >= MIN_OWN_RATE && vitals.streak() == 0 && vitals.failure_detector.sum() <= MAX_WARNING;
-        let mut news = Vec::new();
-        if let Some(left) = word.ejected
-            && before.is_none_or(|before| !before.ejected)
+        let mut updates = Vec::new();
+        if let Some(remaining) = entry.ejected
+            && previous.is_none_or(|previous| !previous.ejected)
             && !contradicted
         {
-            news.push(FleetUpdateKind::Ejected { remaining: Duration::from_millis(left.into()), by: from });
+            updates.push(FleetUpdateKind::Ejected {
+                remaining: Duration::from_millis(remaining.into()),
+                by: from,
+            });
         }
-        if let Some((passed, age)) = word.check
-            && before.is_none_or(|before| heard.checked_at > before.checked_at + SAME_CHECK_WINDOW)
+        if let Some((passed, age)) = entry.check
+            && previous
+                .is_none_or(|previous| member_report.checked_at > previous.checked_at + SAME_CHECK_WINDOW)
         {
-            news.push(FleetUpdateKind::HealthChecked {
+            updates.push(FleetUpdateKind::HealthChecked {
                 passed,
                 age: Duration::from_millis(age.into()),
                 by: from,
             });
         }
-        if let Some(MonitorLoad { value, of_host, age }) = word.load {
+        if let Some(MonitorLoad { value, of_host, age }) = entry.load {
             let age = Duration::from_millis(age.into());
-            news.push(FleetUpdateKind::LoadReceived { value: value.into(), of_host, age });
+            updates.push(FleetUpdateKind::LoadReceived { value: value.into(), of_host, age });
         }
-        for what in news {
-            self.push_update(place, member, what);
+        for update in updates {
+            self.push_update(group_index, member, update);
         }
     }
 
     /// Recomputes the state that choices read, for some members of a group.
-    fn refresh(&mut self, place: usize, members: impl Iterator<Item = usize>, now: Time) {
-        let Some(group) = self.groups.get_mut(place) else { return };
-        let there: Vec<(u64, &FleetPeer, &PeerGroupReport, f64)> = self
+    fn refresh(&mut self, group_index: usize, members: impl Iterator<Item = usize>, now: Time) {
+        let Some(group) = self.groups.get_mut(group_index) else { return };
+        let reporting_peers: Vec<(u64, &FleetPeer, &PeerGroupReport, f64)> = self
             .peers
             .iter()
             .filter(|(_, peer)| peer.is_present())
             .filter_map(|(id, peer)| Some((*id, peer, peer.group_report(group.id)?, peer.report_weight(now))))
             .collect();
         // A lost balancer keeps its part of limits, if it served this group.
-        let lost =
+        let lost_peers =
             self.peers.values().filter(|peer| !peer.is_present() && peer.group_report(group.id).is_some());
-        let missing = lost.count();
+        let lost_count = lost_peers.count();
         // Silent balancers do not count.
-        group.presence.set_peers(there.iter().filter(|(.., say)| *say > MIN_PEER_WEIGHT).count());
-        let mut news = Vec::new();
+        group
+            .presence
+            .set_peers(reporting_peers.iter().filter(|(.., weight)| *weight > MIN_PEER_WEIGHT).count());
+        let mut updates = Vec::new();
         for member in members {
-            let Some(own) = group.members.get_mut(member) else { continue };
-            let shared = own.limit < u32::MAX || own.vitals.is_rate_limited();
-            let (mut others, mut rate, mut waiting) = (0.0, 0.0, 0.0);
-            let mut wants: Vec<QuotaDemand> = Vec::new();
-            let mut seen = Vec::new();
-            for (id, peer, said, say) in &there {
-                let Some(heard) = said.entry(member) else { continue };
-                let told = f64::from(heard.latency);
-                let takes = if told > 0.0 { told } else { DEFAULT_LATENCY };
-                let age = now.since(peer.valid_until(heard)).as_secs_f64();
-                let mean = f64::from(heard.mean);
-                others += say * (mean + (f64::from(heard.in_flight) - mean) * libm::exp(-age / takes));
-                rate += say * f64::from(heard.rate);
-                waiting += say * f64::from(heard.waiting);
-                if own.checked {
-                    seen.push(*id);
+            let Some(local_member) = group.members.get_mut(member) else { continue };
+            let is_shared = local_member.limit < u32::MAX || local_member.vitals.is_rate_limited();
+            let (mut peer_in_flight, mut rate, mut waiting) = (0.0, 0.0, 0.0);
+            let mut demands: Vec<QuotaDemand> = Vec::new();
+            let mut peer_ids = Vec::new();
+            for (id, peer, group_report, weight) in &reporting_peers {
+                let Some(member_report) = group_report.entry(member) else { continue };
+                let reported_latency = f64::from(member_report.latency);
+                let latency = if reported_latency > 0.0 { reported_latency } else { DEFAULT_LATENCY };
+                let age = now.since(peer.valid_until(member_report)).as_secs_f64();
+                let mean = f64::from(member_report.mean);
+                peer_in_flight +=
+                    weight * (mean + (f64::from(member_report.in_flight) - mean) * libm::exp(-age / latency));
+                rate += weight * f64::from(member_report.rate);
+                waiting += weight * f64::from(member_report.waiting);
+                if local_member.health_checked {
+                    peer_ids.push(*id);
                 }
-                if shared {
-                    let (who, demand) = (*id, heard.demand());
-                    wants.push(QuotaDemand { balancer: who, demand, in_flight: heard.in_flight });
-                }
-            }
-            own.vitals.set_peer_in_flight(others);
-            own.vitals.set_peer_rate(rate, waiting);
-            if shared {
-                let alone = wants.is_empty() && missing == 0;
-                let demand = own.last_report.as_ref().map_or(own.mean, broadcast::SentReport::demand);
-                let in_flight = own.vitals.in_flight();
-                wants.insert(0, QuotaDemand { balancer: self.settings.own_id, demand, in_flight });
-                own.vitals.set_rate_share((!alone).then(|| quota::rate_share(&wants, missing)));
-                let limited = own.limit < u32::MAX && !alone;
-                let part = limited.then(|| quota::limit_share(own.limit, &wants, missing));
-                if own.vitals.set_limit_part(part) && group.waiting > 0.0 {
-                    news.push((member, FleetUpdateKind::LimitRaised));
+                if is_shared {
+                    let (balancer, demand) = (*id, member_report.demand());
+                    demands.push(QuotaDemand { balancer, demand, in_flight: member_report.in_flight });
                 }
             }
-            if own.checked {
-                let mine = probe_ownership::is_prober(
-                    own.id,
+            local_member.vitals.set_peer_in_flight(peer_in_flight);
+            local_member.vitals.set_peer_rate(rate, waiting);
+            if is_shared {
+                let is_alone = demands.is_empty() && lost_count == 0;
+                let demand = local_member
+                    .last_report
+                    .as_ref()
+                    .map_or(local_member.mean_in_flight, broadcast::SentReport::demand);
+                let in_flight = local_member.vitals.in_flight();
+                demands.insert(0, QuotaDemand { balancer: self.settings.own_id, demand, in_flight });
+                local_member
+                    .vitals
+                    .set_rate_share((!is_alone).then(|| quota::rate_share(&demands, lost_count)));
+                let is_limited = local_member.limit < u32::MAX && !is_alone;
+                let limit_share =
+                    is_limited.then(|| quota::limit_share(local_member.limit, &demands, lost_count));
+                if local_member.vitals.set_limit_part(limit_share) && group.waiting > 0.0 {
+                    updates.push((member, FleetUpdateKind::LimitRaised));
+                }
+            }
+            if local_member.health_checked {
+                let is_prober = probe_ownership::is_prober(
+                    local_member.id,
                     self.settings.own_id,
-                    seen.into_iter(),
+                    peer_ids.into_iter(),
                     self.settings.probers,
                 );
-                if core::mem::replace(&mut own.is_prober, mine) != mine {
-                    news.push((member, FleetUpdateKind::ProbeDuty(mine)));
+                if core::mem::replace(&mut local_member.is_prober, is_prober) != is_prober {
+                    updates.push((member, FleetUpdateKind::ProbeDuty(is_prober)));
                 }
             }
         }
-        for (member, what) in news {
-            self.push_update(place, member, what);
+        for (member, update) in updates {
+            self.push_update(group_index, member, update);
         }
     }
 }
@@ -219,14 +232,15 @@ impl super::LocalMember {
     /// own. A balancer's own report is known to no other. That keeps balancers from choosing the same member,
     /// which all know to be the emptiest.
     fn adopt_relayed_report(&mut self, reading: &Reading, at: Time, now: Time) {
-        let known = self.vitals.last_report.view();
-        let own = self.vitals.current_report(now).is_some_and(|view| view.at != self.relayed_report_at);
-        if own || known.is_some_and(|known| at <= known.at) {
+        let last_view = self.vitals.last_report.view();
+        let has_own_report =
+            self.vitals.current_report(now).is_some_and(|view| view.at != self.relayed_report_at);
+        if has_own_report || last_view.is_some_and(|last_view| at <= last_view.at) {
             return;
         }
         // The member may not have received yet the requests sent since its last report to this balancer.
         let (begun, in_flight) = self.vitals.begun_and_in_flight();
-        let unanswered = known.map_or(0, |known| begun.wrapping_sub(known.begun)).min(in_flight);
+        let unanswered = last_view.map_or(0, |last_view| begun.wrapping_sub(last_view.begun)).min(in_flight);
         self.vitals.last_report.record(
             &Reading { slot: false, ..*reading },
             begun.wrapping_sub(unanswered),

@@ -73,8 +73,8 @@ pub const MAX_SECTION_ENTRIES: usize = 255;
 const SECTION_HEADER_BYTES: usize = 9;
 
 /// Returns the bytes of `number`, seven bits in each.
-pub fn varint_size(number: u32) -> usize {
-    (32 - (number | 1).leading_zeros() as usize).div_ceil(7)
+pub fn varint_size(value: u32) -> usize {
+    (32 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
 impl MemberEntry {
@@ -82,15 +82,15 @@ impl MemberEntry {
     pub fn size(&self) -> usize {
         // The id, the flags of its parts, and the suspicion.
         let fixed = 8 + 1 + 1;
-        let numbers = [self.in_flight, self.mean, self.waiting, self.rate, self.latency];
-        let numbers: usize = numbers.into_iter().map(varint_size).sum();
-        let parts = [
+        let values = [self.in_flight, self.mean, self.waiting, self.rate, self.latency];
+        let values_size: usize = values.into_iter().map(varint_size).sum();
+        let optional_sizes = [
             self.ejected.map(varint_size),
             self.check.map(|(_, age)| varint_size(age)),
             self.reading.map(|(reading, age)| 16 + varint_size(reading.in_flight) + varint_size(age)),
             self.load.map(|load| 4 + varint_size(load.age)),
         ];
-        fixed + numbers + parts.into_iter().flatten().sum::<usize>()
+        fixed + values_size + optional_sizes.into_iter().flatten().sum::<usize>()
     }
 }
 
@@ -119,12 +119,12 @@ impl FleetReport {
 }
 
 /// Returns the milliseconds of a report.
-pub(super) fn millis(span: Duration) -> u32 {
-    u32::try_from(span.as_millis()).unwrap_or(u32::MAX)
+pub(super) fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// Returns a number of a report, in parts of a whole.
-pub(super) fn quantize(number: f64, of: f64) -> u32 {
+pub(super) fn quantize(value: f64, resolution: f64) -> u32 {
     // A conversion saturates and converts a value that is not a number to 0.
-    libm::round(number * of) as u32
+    libm::round(value * resolution) as u32
 }

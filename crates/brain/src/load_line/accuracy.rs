@@ -23,7 +23,7 @@ pub(super) struct PredictionAccuracy {
     /// The number of predictions that met another load.
     pub(super) checked: u64,
     /// The number of comparisons.
-    compared: u64,
+    check_count: u64,
     /// The greatest utilization of a comparison.
     pub(super) up_to: f64,
 }
@@ -45,32 +45,48 @@ impl PredictionAccuracy {
     }
 
     /// Compares the predictions with a steady window. `most` is the present capacity.
-    pub(super) fn check(&mut self, window: &LoadWindow, shape: &ServiceDistribution, most: f64, now: Time) {
-        let (rate, at_once) = (window.rate(), window.request_seconds / window.seconds.max(1e-9));
-        self.predictions.retain(|past| now.since(past.at) < OLD);
+    pub(super) fn check(
+        &mut self,
+        window: &LoadWindow,
+        shape: &ServiceDistribution,
+        max_rate: f64,
+        now: Time,
+    ) {
+        let (rate, concurrency) = (window.rate(), window.request_seconds / window.seconds.max(1e-9));
+        self.predictions.retain(|prediction| now.since(prediction.at) < MAX_PREDICTION_AGE);
         let (mut errors, mut count) = (0.0, 0.0);
-        for past in self.predictions.iter_mut().filter(|past| rate >= FARTHER * past.load) {
-            let predicted = curve::throughput(&past.stations, at_once, shape).min(past.balancer_capacity);
+        for prediction in
+            self.predictions.iter_mut().filter(|prediction| rate >= MIN_LOAD_RATIO * prediction.load)
+        {
+            let predicted =
+                curve::throughput(&prediction.stations, concurrency, shape).min(prediction.balancer_capacity);
             errors += (predicted / rate - 1.0).abs();
             count += 1.0;
-            self.checked += u64::from(!past.checked);
-            past.checked = true;
+            self.checked += u64::from(!prediction.checked);
+            prediction.checked = true;
         }
         if count == 0.0 {
             return;
         }
-        self.compared += 1;
-        let weight = (1.0 / self.compared as f64).max(NEW);
+        self.check_count += 1;
+        let weight = (1.0 / self.check_count as f64).max(MIN_ERROR_WEIGHT);
         let error = errors / count;
-        self.error = Some(self.error.map_or(error, |known| known + (error - known) * weight));
-        self.up_to = self.up_to.max((rate / most).min(1.0));
+        self.error = Some(self.error.map_or(error, |mean_error| mean_error + (error - mean_error) * weight));
+        self.up_to = self.up_to.max((rate / max_rate).min(1.0));
     }
 
     /// Keeps a prediction in place of the last one at about the same load.
-    pub(super) fn keep_prediction(&mut self, load: f64, stations: &[Station], most: f64, now: Time) {
-        let alike = |past: &PastPrediction| (past.load / load - 1.0).abs() < ALIKE;
-        self.predictions.retain(|past| !alike(past));
-        if self.predictions.len() == KEPT {
+    pub(super) fn keep_prediction(
+        &mut self,
+        load: f64,
+        stations: &[Station],
+        balancer_capacity: f64,
+        now: Time,
+    ) {
+        let is_similar =
+            |prediction: &PastPrediction| (prediction.load / load - 1.0).abs() < SIMILAR_LOAD_TOLERANCE;
+        self.predictions.retain(|prediction| !is_similar(prediction));
+        if self.predictions.len() == MAX_PREDICTIONS {
             self.predictions.pop_front();
         }
         let stations = stations.to_vec();
@@ -78,34 +94,34 @@ impl PredictionAccuracy {
             at: now,
             load,
             stations,
-            balancer_capacity: most,
+            balancer_capacity,
             checked: false,
         });
     }
 }
 
 /// The maximum number of predictions.
-const KEPT: usize = 24;
+const MAX_PREDICTIONS: usize = 24;
 
 /// The maximum age of a prediction.
-const OLD: Duration = Duration::from_secs(3600);
+const MAX_PREDICTION_AGE: Duration = Duration::from_secs(3600);
 
 /// The multiple of its load at which a prediction is checked.
-const FARTHER: f64 = 1.2;
+const MIN_LOAD_RATIO: f64 = 1.2;
 
 /// The relative difference below which loads are alike.
-const ALIKE: f64 = 0.1;
+const SIMILAR_LOAD_TOLERANCE: f64 = 0.1;
 
 /// The weight of a new error.
-const NEW: f64 = 0.125;
+const MIN_ERROR_WEIGHT: f64 = 0.125;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn window(rate: f64, at_once: f64) -> LoadWindow {
+    fn window(rate: f64, concurrency: f64) -> LoadWindow {
         let mut window = LoadWindow::default();
-        window.add(rate * 5.0, at_once * 5.0, 5.0, true);
+        window.add(rate * 5.0, concurrency * 5.0, 5.0, true);
         window
     }
 
@@ -114,25 +130,25 @@ mod tests {
         let shape = ServiceDistribution::exponential();
         let station =
             |capacity| [Station { capacity, servers: 2.0, base: 2.0 / capacity, shared: true, part: 1.0 }];
-        let mut record = PredictionAccuracy::default();
-        record.keep_prediction(40.0, &station(110.0), 1e9, Time(0));
-        record.check(&window(45.0, 1.0), &shape, 110.0, Time(1));
-        assert_eq!((record.error, record.checked), (None, 0), "about the same load");
-        record.check(&window(100.0, 200.0), &shape, 110.0, Time(2));
-        let error = record.error.unwrap();
-        assert!((error - 0.1).abs() < 0.02 && record.checked == 1, "{error}");
-        assert!((record.up_to - 0.909).abs() < 0.01);
-        record.check(&window(100.0, 200.0), &shape, 110.0, Time(3));
-        assert_eq!(record.checked, 1, "the same prediction");
-        record.keep_prediction(41.0, &station(100.0), 1e9, Time(4));
-        record.check(&window(100.0, 200.0), &shape, 100.0, Time(5));
-        assert!(record.checked == 2 && record.error.unwrap() < error);
-        record.keep_prediction(40.0, &station(100.0), 50.0, Time(6));
-        record.check(&window(100.0, 200.0), &shape, 100.0, Time(7));
-        assert!(record.error.unwrap() > 0.1, "the balancer was to be the limit");
-        record.forget();
-        record.keep_prediction(40.0, &station(100.0), 1e9, Time(8));
-        record.check(&window(100.0, 200.0), &shape, 100.0, Time(8) + OLD);
-        assert_eq!(record.checked, 3, "too old");
+        let mut accuracy = PredictionAccuracy::default();
+        accuracy.keep_prediction(40.0, &station(110.0), 1e9, Time(0));
+        accuracy.check(&window(45.0, 1.0), &shape, 110.0, Time(1));
+        assert_eq!((accuracy.error, accuracy.checked), (None, 0), "about the same load");
+        accuracy.check(&window(100.0, 200.0), &shape, 110.0, Time(2));
+        let error = accuracy.error.unwrap();
+        assert!((error - 0.1).abs() < 0.02 && accuracy.checked == 1, "{error}");
+        assert!((accuracy.up_to - 0.909).abs() < 0.01);
+        accuracy.check(&window(100.0, 200.0), &shape, 110.0, Time(3));
+        assert_eq!(accuracy.checked, 1, "the same prediction");
+        accuracy.keep_prediction(41.0, &station(100.0), 1e9, Time(4));
+        accuracy.check(&window(100.0, 200.0), &shape, 100.0, Time(5));
+        assert!(accuracy.checked == 2 && accuracy.error.unwrap() < error);
+        accuracy.keep_prediction(40.0, &station(100.0), 50.0, Time(6));
+        accuracy.check(&window(100.0, 200.0), &shape, 100.0, Time(7));
+        assert!(accuracy.error.unwrap() > 0.1, "the balancer was to be the limit");
+        accuracy.forget();
+        accuracy.keep_prediction(40.0, &station(100.0), 1e9, Time(8));
+        accuracy.check(&window(100.0, 200.0), &shape, 100.0, Time(8) + MAX_PREDICTION_AGE);
+        assert_eq!(accuracy.checked, 3, "too old");
     }
 }

@@ -8,7 +8,7 @@ use super::curve::{ServiceDistribution, Station};
 use super::group_capacity::{self, GroupCapacity, MemberCapacity};
 use super::member_estimate::{self, BaseServiceTime, LoadWindow};
 use super::peer_capacity::{self, CapacityGuess, PeerCapacity};
-use super::{CapacityEstimator, FEW, GroupLoadSample, MEMORY, WINDOW, decay_factor};
+use super::{CapacityEstimator, GroupLoadSample, LONG_HALF_LIFE, MIN_REQUESTS, WINDOW, decay_factor};
 use crate::MemberId;
 
 impl CapacityEstimator {
@@ -16,141 +16,163 @@ impl CapacityEstimator {
     /// their peers.
     pub(super) fn build_group(
         &mut self,
-        seen: &GroupLoadSample<'_>,
+        sample: &GroupLoadSample<'_>,
         windows: &BTreeMap<MemberId, LoadWindow>,
         shape: &ServiceDistribution,
     ) -> GroupCapacity {
         let usable: Vec<MemberId> = self.usable.clone();
-        let known = |id: &MemberId| {
+        let known_estimate = |id: &MemberId| {
             self.estimators
                 .get(id)
-                .and_then(|gauge| gauge.estimate)
+                .and_then(|estimator| estimator.estimate)
                 .filter(member_estimate::CapacityEstimate::known)
         };
-        let units = seen.members.iter().filter(|member| member.usable).map(|member| member.capacity);
+        let units = sample.members.iter().filter(|member| member.usable).map(|member| member.capacity);
         let peers: Vec<PeerCapacity> = usable
             .iter()
             .zip(units)
             .map(|(id, unit)| {
-                let gauge = self.estimators.get(id);
-                let (least, most) = gauge.map_or((0.0, f64::INFINITY), |gauge| gauge.observed_bounds());
-                let alone = gauge.and_then(|gauge| gauge.base_latency());
-                PeerCapacity { unit, known: known(id).map(|one| one.best), least, most, base_seconds: alone }
+                let estimator = self.estimators.get(id);
+                let (min_capacity, max_capacity) =
+                    estimator.map_or((0.0, f64::INFINITY), |estimator| estimator.observed_bounds());
+                let base_latency = estimator.and_then(|estimator| estimator.base_latency());
+                PeerCapacity {
+                    unit,
+                    known: known_estimate(id).map(|estimate| estimate.best),
+                    min_capacity,
+                    max_capacity,
+                    base_seconds: base_latency,
+                }
             })
             .collect();
-        let (guesses, together) = peer_capacity::guess_capacities(&peers).unwrap_or_default();
+        let (guesses, shared_variance) = peer_capacity::guess_capacities(&peers).unwrap_or_default();
         let mut guesses = guesses.into_iter();
         // The discipline of most known members.
-        let shared = 2 * usable.iter().filter_map(&known).filter(|one| one.shared).count()
-            >= usable.iter().filter_map(&known).count();
-        let parts = self.request_shares(seen, &usable);
-        let mut crew = GroupCapacity {
+        let shared = 2 * usable.iter().filter_map(&known_estimate).filter(|estimate| estimate.shared).count()
+            >= usable.iter().filter_map(&known_estimate).count();
+        let shares = self.request_shares(sample, &usable);
+        let mut group = GroupCapacity {
             members: Vec::with_capacity(usable.len()),
-            by_load: seen.by_load,
-            shared_variance: together,
+            by_load: sample.by_load,
+            shared_variance,
         };
-        for ((id, peer), part) in usable.iter().zip(&peers).zip(parts) {
-            let mate = match known(id) {
-                Some(one) => MemberCapacity {
-                    capacity: one.best,
-                    low: one.low,
-                    high: one.high,
+        for ((id, peer), share) in usable.iter().zip(&peers).zip(shares) {
+            let member = match known_estimate(id) {
+                Some(estimate) => MemberCapacity {
+                    capacity: estimate.best,
+                    low: estimate.low,
+                    high: estimate.high,
                     from_peers: false,
-                    servers: one.servers,
-                    shared: one.shared,
-                    base: one.servers / one.best,
-                    part,
+                    servers: estimate.servers,
+                    shared: estimate.shared,
+                    base: estimate.servers / estimate.best,
+                    part: share,
                 },
                 None => {
-                    let nothing = CapacityGuess { best: peer.least, high: f64::INFINITY };
-                    let CapacityGuess { best, high } = guesses.next().unwrap_or(nothing);
-                    let servers = peer.base_seconds.map_or(1.0, |alone| (best * alone).max(1.0));
+                    let unbounded = CapacityGuess { best: peer.min_capacity, high: f64::INFINITY };
+                    let CapacityGuess { best, high } = guesses.next().unwrap_or(unbounded);
+                    let servers =
+                        peer.base_seconds.map_or(1.0, |base_seconds| (best * base_seconds).max(1.0));
                     let base = servers / best.max(f64::MIN_POSITIVE);
                     MemberCapacity {
                         capacity: best,
-                        low: peer.least,
+                        low: peer.min_capacity,
                         high,
                         from_peers: true,
                         servers,
                         shared,
                         base,
-                        part,
+                        part: share,
                     }
                 }
             };
-            crew.members.push(mate);
+            group.members.push(member);
         }
-        if crew.is_known() {
-            self.learn_base_times(&mut crew, &usable, windows, shape);
+        if group.is_known() {
+            self.learn_base_times(&mut group, &usable, windows, shape);
         }
-        crew
+        group
     }
 
     /// Returns the part of the requests that each member gets.
-    fn request_shares(&self, seen: &GroupLoadSample<'_>, usable: &[MemberId]) -> Vec<f64> {
+    fn request_shares(&self, sample: &GroupLoadSample<'_>, usable: &[MemberId]) -> Vec<f64> {
         // In the order of `usable`.
-        let weights = seen.members.iter().filter(|member| member.usable).map(|member| member.weight);
+        let weights = sample.members.iter().filter(|member| member.usable).map(|member| member.weight);
         let weights: Vec<f64> = weights.collect();
-        if seen.by_weight {
+        if sample.by_weight {
             return group_capacity::shares(&weights);
         }
-        let count = |id: &MemberId| self.estimators.get(id).map_or(0.0, |gauge| gauge.long_term_requests);
+        let count =
+            |id: &MemberId| self.estimators.get(id).map_or(0.0, |estimator| estimator.long_term_requests);
         group_capacity::shares_by_requests(&usable.iter().map(count).collect::<Vec<f64>>(), &weights)
     }
 
     /// Learns the time of requests alone: the measured time less the wait of the curve.
     fn learn_base_times(
         &mut self,
-        crew: &mut GroupCapacity,
+        group: &mut GroupCapacity,
         usable: &[MemberId],
         windows: &BTreeMap<MemberId, LoadWindow>,
         shape: &ServiceDistribution,
     ) {
-        let kept = decay_factor(WINDOW, MEMORY);
-        let learn = |base: &mut BaseServiceTime, station: &Station, requests: f64, took: f64, load: f64| {
-            let left = 1.0 - load / station.capacity;
-            if requests < FEW || left < NEAR {
+        let decay = decay_factor(WINDOW, LONG_HALF_LIFE);
+        let learn_base = |base: &mut BaseServiceTime,
+                          station: &Station,
+                          requests: f64,
+                          request_seconds: f64,
+                          load: f64| {
+            let free_share = 1.0 - load / station.capacity;
+            if requests < MIN_REQUESTS || free_share < MIN_FREE_SHARE {
                 return;
             }
-            let alone = took / requests - station.wait(load / station.part.max(1e-12), shape);
-            let least = LEAST_ALONE * took / requests;
-            base.add(alone.max(least), requests * left * left, kept);
+            let base_seconds =
+                request_seconds / requests - station.wait(load / station.part.max(1e-12), shape);
+            let min_base = MIN_BASE_SHARE * request_seconds / requests;
+            base.add(base_seconds.max(min_base), requests * free_share * free_share, decay);
         };
-        if crew.by_load {
-            let Some(station) = crew.stations().first().copied() else { return };
-            let (mut requests, mut took, mut seconds) = (0.0, 0.0, 0.0_f64);
+        if group.by_load {
+            let Some(station) = group.stations().first().copied() else { return };
+            let (mut requests, mut request_seconds, mut seconds) = (0.0, 0.0, 0.0_f64);
             for window in usable.iter().filter_map(|id| windows.get(id)).filter(|window| window.is_steady()) {
                 requests += window.requests;
-                took += window.request_seconds;
+                request_seconds += window.request_seconds;
                 seconds = seconds.max(window.seconds);
             }
-            learn(&mut self.base, &station, requests, took, requests / seconds.max(1e-9));
+            learn_base(&mut self.base, &station, requests, request_seconds, requests / seconds.max(1e-9));
             let base = self.base.seconds();
-            crew.members.iter_mut().for_each(|mate| mate.base = base.unwrap_or(mate.base));
+            group.members.iter_mut().for_each(|member| member.base = base.unwrap_or(member.base));
             return;
         }
-        for (mate, id) in crew.members.iter_mut().zip(usable) {
-            let Some(gauge) = self.estimators.get_mut(id) else { continue };
+        for (member, id) in group.members.iter_mut().zip(usable) {
+            let Some(estimator) = self.estimators.get_mut(id) else { continue };
             let station = Station {
-                capacity: mate.capacity,
-                servers: mate.servers,
-                base: mate.base,
-                shared: mate.shared,
+                capacity: member.capacity,
+                servers: member.servers,
+                base: member.base,
+                shared: member.shared,
                 part: 1.0,
             };
             if let Some(window) = windows.get(id).filter(|window| window.is_steady()) {
-                learn(&mut gauge.base, &station, window.requests, window.request_seconds, window.rate());
+                learn_base(
+                    &mut estimator.base,
+                    &station,
+                    window.requests,
+                    window.request_seconds,
+                    window.rate(),
+                );
             }
-            mate.base = gauge.base.seconds().unwrap_or(mate.base);
+            member.base = estimator.base.seconds().unwrap_or(member.base);
         }
     }
 
     /// Returns the sources of the known capacities.
-    pub(super) fn capacity_source(&self, seen: &GroupLoadSample<'_>) -> String {
-        let usable = seen.members.iter().filter(|member| member.usable);
-        let known = usable.filter_map(|member| self.estimators.get(&member.id)?.estimate);
-        let mut sources: Vec<&str> =
-            known.filter(member_estimate::CapacityEstimate::known).map(|one| one.source).collect();
+    pub(super) fn capacity_source(&self, sample: &GroupLoadSample<'_>) -> String {
+        let usable = sample.members.iter().filter(|member| member.usable);
+        let estimates = usable.filter_map(|member| self.estimators.get(&member.id)?.estimate);
+        let mut sources: Vec<&str> = estimates
+            .filter(member_estimate::CapacityEstimate::known)
+            .map(|estimate| estimate.source)
+            .collect();
         sources.sort_unstable();
         sources.dedup();
         sources.join("; ")
@@ -158,7 +180,7 @@ impl CapacityEstimator {
 }
 
 /// The minimum free share of the capacity at which the mean time alone is learnt.
-const NEAR: f64 = 0.1;
+const MIN_FREE_SHARE: f64 = 0.1;
 
 /// The minimum of the time alone as a share of a request's time: the curve's wait is not exact.
-const LEAST_ALONE: f64 = 0.3;
+const MIN_BASE_SHARE: f64 = 0.3;

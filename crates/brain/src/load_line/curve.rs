@@ -41,40 +41,44 @@ pub(super) struct ServiceDistribution {
 impl ServiceDistribution {
     /// Returns the distribution of observed seconds with their counts; `None` without any.
     pub(super) fn of(histogram: &[(f64, f64)]) -> Option<Self> {
-        let all: f64 = histogram.iter().map(|(_, count)| count).sum();
-        let mean = histogram.iter().map(|(value, count)| value * count).sum::<f64>() / all;
-        if !(all > 0.0 && mean > 0.0 && mean.is_finite()) {
+        let total_count: f64 = histogram.iter().map(|(_, count)| count).sum();
+        let mean = histogram.iter().map(|(value, count)| value * count).sum::<f64>() / total_count;
+        if !(total_count > 0.0 && mean > 0.0 && mean.is_finite()) {
             return None;
         }
         let mut points = Vec::with_capacity(CUTS.len());
-        let (mut cut, mut seen, mut count, mut sum) = (0, 0.0, 0.0, 0.0);
-        for (value, here) in histogram.iter().filter(|(_, here)| *here > 0.0) {
-            seen += here;
-            count += here;
-            sum += value * here;
-            if seen >= CUTS[cut] * all {
-                points.push((sum / count / mean, count / all));
+        let (mut cut, mut cumulative_count, mut count, mut sum) = (0, 0.0, 0.0, 0.0);
+        for (value, bucket_count) in histogram.iter().filter(|(_, bucket_count)| *bucket_count > 0.0) {
+            cumulative_count += bucket_count;
+            count += bucket_count;
+            sum += value * bucket_count;
+            if cumulative_count >= CUTS[cut] * total_count {
+                points.push((sum / count / mean, count / total_count));
                 (count, sum) = (0.0, 0.0);
-                while cut + 1 < CUTS.len() && seen >= CUTS[cut] * all {
+                while cut + 1 < CUTS.len() && cumulative_count >= CUTS[cut] * total_count {
                     cut += 1;
                 }
             }
         }
         if count > 0.0 {
-            points.push((sum / count / mean, count / all));
+            points.push((sum / count / mean, count / total_count));
         }
-        let second = histogram.iter().map(|(value, count)| value * value * count).sum::<f64>() / all;
-        Some(Self { points, variation: (second / mean / mean - 1.0).max(0.0) })
+        let second_moment =
+            histogram.iter().map(|(value, count)| value * value * count).sum::<f64>() / total_count;
+        Some(Self { points, variation: (second_moment / mean / mean - 1.0).max(0.0) })
     }
 
     /// Returns the exponential distribution, which is assumed before the first observation.
     pub(super) fn exponential() -> Self {
         let mut points = Vec::with_capacity(CUTS.len());
-        let mut from = 0.0;
-        let partial = |p: f64| if p < 1.0 { (1.0 - p) * (1.0 - libm::log(1.0 - p)) } else { 0.0 };
-        for to in CUTS {
-            points.push(((partial(from) - partial(to)) / (to - from), to - from));
-            from = to;
+        let mut lower = 0.0;
+        let partial_expectation = |p: f64| if p < 1.0 { (1.0 - p) * (1.0 - libm::log(1.0 - p)) } else { 0.0 };
+        for upper in CUTS {
+            points.push((
+                (partial_expectation(lower) - partial_expectation(upper)) / (upper - lower),
+                upper - lower,
+            ));
+            lower = upper;
         }
         Self { points, variation: 1.0 }
     }
@@ -92,7 +96,7 @@ impl Station {
     }
 
     /// Returns the probability of a wait at a load of the group.
-    fn waits(&self, load: f64) -> f64 {
+    fn wait_probability(&self, load: f64) -> f64 {
         let exponent = libm::sqrt(2.0 * (self.servers + 1.0)) - 1.0;
         libm::pow(self.utilization(load).clamp(0.0, 1.0), exponent)
     }
@@ -100,30 +104,32 @@ impl Station {
     /// Returns the mean seconds beyond [`Station::base`] at a load of the group; infinite at saturation and
     /// above.
     pub(super) fn wait(&self, load: f64, shape: &ServiceDistribution) -> f64 {
-        let left = 1.0 - self.utilization(load);
-        if left <= 0.0 {
+        let free_share = 1.0 - self.utilization(load);
+        if free_share <= 0.0 {
             return f64::INFINITY;
         }
-        self.waits(load) / (self.capacity * left) * self.varies(shape)
+        self.wait_probability(load) / (self.capacity * free_share) * self.variability_factor(shape)
     }
 
-    fn varies(&self, shape: &ServiceDistribution) -> f64 {
+    fn variability_factor(&self, shape: &ServiceDistribution) -> f64 {
         if self.shared { 1.0 } else { (1.0 + shape.variation) / 2.0 }
     }
 
     /// Returns the probability that a request takes longer than `seconds`.
-    fn exceeds(&self, seconds: f64, load: f64, shape: &ServiceDistribution) -> f64 {
-        let left = 1.0 - self.utilization(load);
-        if left <= 0.0 {
+    fn tail_probability(&self, seconds: f64, load: f64, shape: &ServiceDistribution) -> f64 {
+        let free_share = 1.0 - self.utilization(load);
+        if free_share <= 0.0 {
             return 1.0;
         }
-        let (waits, mean) = (self.waits(load), self.varies(shape) / (self.capacity * left));
-        let of = |(service, chance): &(f64, f64)| {
-            let over = seconds - service * self.base;
+        let (wait_probability, mean) =
+            (self.wait_probability(load), self.variability_factor(shape) / (self.capacity * free_share));
+        let weighted_tail = |(service, probability): &(f64, f64)| {
+            let excess = seconds - service * self.base;
             let mean = if self.shared { mean * service } else { mean };
-            chance * if over < 0.0 { 1.0 } else { waits * libm::exp(-over / mean.max(1e-12)) }
+            probability
+                * if excess < 0.0 { 1.0 } else { wait_probability * libm::exp(-excess / mean.max(1e-12)) }
         };
-        shape.points.iter().map(of).sum()
+        shape.points.iter().map(weighted_tail).sum()
     }
 }
 
@@ -143,37 +149,41 @@ pub(super) fn quantile(
     if stations.iter().any(|station| station.utilization(load) >= 1.0) {
         return None;
     }
-    let exceeds =
-        |seconds: f64| stations.iter().map(|one| one.part * one.exceeds(seconds, load, shape)).sum::<f64>();
+    let tail_share = |seconds: f64| {
+        stations
+            .iter()
+            .map(|station| station.part * station.tail_probability(seconds, load, shape))
+            .sum::<f64>()
+    };
     let mut high = mean(stations, load, shape).max(1e-9);
-    let mut doubled = 0;
-    while exceeds(high) > 1.0 - quantile && doubled < 40 {
+    let mut doublings = 0;
+    while tail_share(high) > 1.0 - quantile && doublings < 40 {
         high *= 2.0;
-        doubled += 1;
+        doublings += 1;
     }
     let mut low = 0.0;
     for _ in 0..40 {
-        let middle = (low + high) / 2.0;
-        if exceeds(middle) > 1.0 - quantile { low = middle } else { high = middle }
+        let midpoint = (low + high) / 2.0;
+        if tail_share(midpoint) > 1.0 - quantile { low = midpoint } else { high = midpoint }
     }
     Some(high)
 }
 
 /// Returns the load above which a station is saturated.
 pub(super) fn saturation(stations: &[Station]) -> f64 {
-    let of = |station: &Station| station.capacity / station.part.max(1e-12);
-    stations.iter().map(of).fold(f64::INFINITY, f64::min)
+    let own_saturation = |station: &Station| station.capacity / station.part.max(1e-12);
+    stations.iter().map(own_saturation).fold(f64::INFINITY, f64::min)
 }
 
 /// Returns the requests a second with `at_once` of them in flight (Little's law along the curve).
-pub(super) fn throughput(stations: &[Station], at_once: f64, shape: &ServiceDistribution) -> f64 {
+pub(super) fn throughput(stations: &[Station], concurrency: f64, shape: &ServiceDistribution) -> f64 {
     let (mut low, mut high) = (0.0, saturation(stations));
     if !high.is_finite() {
         return 0.0;
     }
     for _ in 0..60 {
         let load = (low + high) / 2.0;
-        if load * mean(stations, load, shape) < at_once { low = load } else { high = load }
+        if load * mean(stations, load, shape) < concurrency { low = load } else { high = load }
     }
     low
 }
@@ -187,50 +197,51 @@ mod tests {
     }
 
     #[track_caller]
-    fn about(found: f64, truth: f64, off: f64) {
-        assert!((found / truth - 1.0).abs() < off, "{found}, not {truth}");
+    fn assert_close(actual: f64, expected: f64, tolerance: f64) {
+        assert!((actual / expected - 1.0).abs() < tolerance, "{actual}, not {expected}");
     }
 
     #[test]
     fn one_server_is_exact() {
-        let (one, shape) = ([station(1.0, false)], ServiceDistribution::exponential());
+        let (stations, shape) = ([station(1.0, false)], ServiceDistribution::exponential());
         for load in [0.1, 0.5, 0.9] {
-            about(mean(&one, load, &shape), 1.0 / (1.0 - load), 1e-9);
+            assert_close(mean(&stations, load, &shape), 1.0 / (1.0 - load), 1e-9);
             // The response time is exponential.
-            about(quantile(&one, load, &shape, 0.99).unwrap(), 4.605 / (1.0 - load), 0.04);
-            about(quantile(&one, load, &shape, 0.5).unwrap(), 0.693 / (1.0 - load), 0.04);
+            assert_close(quantile(&stations, load, &shape, 0.99).unwrap(), 4.605 / (1.0 - load), 0.04);
+            assert_close(quantile(&stations, load, &shape, 0.5).unwrap(), 0.693 / (1.0 - load), 0.04);
         }
-        assert_eq!(quantile(&one, 1.0, &shape, 0.5), None);
-        about(throughput(&one, 1.0, &shape), 0.5, 1e-6);
-        about(throughput(&one, 1e6, &shape), 1.0, 1e-5);
+        assert_eq!(quantile(&stations, 1.0, &shape, 0.5), None);
+        assert_close(throughput(&stations, 1.0, &shape), 0.5, 1e-6);
+        assert_close(throughput(&stations, 1e6, &shape), 1.0, 1e-5);
     }
 
     #[test]
     fn several_servers_are_close_to_erlangs_formula() {
         // Mean waits of M/M/c in services: the formula's C(c, a) / (c - a).
         for (servers, load, wait) in [(2.0, 1.0, 1.0 / 3.0), (4.0, 3.2, 0.7455), (16.0, 14.4, 0.3696)] {
-            let one = [station(servers, false)];
-            about(1.0 + one[0].wait(load, &ServiceDistribution::exponential()), 1.0 + wait, 0.03);
+            let stations = [station(servers, false)];
+            assert_close(1.0 + stations[0].wait(load, &ServiceDistribution::exponential()), 1.0 + wait, 0.03);
         }
     }
 
     #[test]
     fn a_shape_is_what_was_seen() {
         let shape = ServiceDistribution::of(&[(0.5, 1.0), (1.0, 2.0), (1.5, 1.0)]).unwrap();
-        about(shape.variation, 0.125, 1e-9);
-        about(shape.points.iter().map(|(value, chance)| value * chance).sum(), 1.0, 1e-9);
-        about(shape.points.iter().map(|(_, chance)| chance).sum(), 1.0, 1e-9);
+        assert_close(shape.variation, 0.125, 1e-9);
+        assert_close(shape.points.iter().map(|(value, probability)| value * probability).sum(), 1.0, 1e-9);
+        assert_close(shape.points.iter().map(|(_, probability)| probability).sum(), 1.0, 1e-9);
         assert_eq!(ServiceDistribution::of(&[]), None);
         assert_eq!(ServiceDistribution::of(&[(0.0, 5.0)]), None);
         let shape = ServiceDistribution::exponential();
-        about(shape.points.iter().map(|(value, chance)| value * chance).sum(), 1.0, 1e-9);
-        about(shape.points.iter().map(|(_, chance)| chance).sum(), 1.0, 1e-9);
+        assert_close(shape.points.iter().map(|(value, probability)| value * probability).sum(), 1.0, 1e-9);
+        assert_close(shape.points.iter().map(|(_, probability)| probability).sum(), 1.0, 1e-9);
     }
 
     #[test]
     fn the_fullest_station_saturates_first() {
-        let two = [Station { part: 0.5, ..station(2.0, true) }, Station { part: 0.5, ..station(1.0, true) }];
-        assert_eq!(saturation(&two), 2.0);
-        assert!(mean(&two, 2.5, &ServiceDistribution::exponential()).is_infinite());
+        let stations =
+            [Station { part: 0.5, ..station(2.0, true) }, Station { part: 0.5, ..station(1.0, true) }];
+        assert_eq!(saturation(&stations), 2.0);
+        assert!(mean(&stations, 2.5, &ServiceDistribution::exponential()).is_infinite());
     }
 }

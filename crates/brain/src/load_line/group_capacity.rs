@@ -50,22 +50,24 @@ pub(super) struct CapacityRange {
 impl GroupCapacity {
     /// Returns `true` if at least half of the members are known.
     pub(super) fn is_known(&self) -> bool {
-        2 * self.members.iter().filter(|mate| !mate.from_peers).count() >= self.members.len()
+        2 * self.members.iter().filter(|member| !member.from_peers).count() >= self.members.len()
     }
 
     /// Returns the capacity of all members together, at most `most` (that of the balancer); `None` without
     /// members.
-    pub(super) fn capacity_range(&self, most: f64) -> Option<CapacityRange> {
+    pub(super) fn capacity_range(&self, max_capacity: f64) -> Option<CapacityRange> {
         if self.members.is_empty() {
             return None;
         }
-        let [low, best, high] = self.range_of(|mate| (mate.low, mate.high)).map(|end| end.min(most));
+        let [low, best, high] =
+            self.range_of(|member| (member.low, member.high)).map(|bound| bound.min(max_capacity));
         // As if known members were known exactly.
-        let sure = |mate: &MemberCapacity| {
-            if mate.from_peers { (mate.low, mate.high) } else { (mate.capacity, mate.capacity) }
+        let likely_range = |member: &MemberCapacity| {
+            if member.from_peers { (member.low, member.high) } else { (member.capacity, member.capacity) }
         };
-        let [least, _, greatest] = self.range_of(sure).map(|end| end.min(most));
-        let proven = self.is_known() && high <= PROVEN * low && greatest <= GUESSED * least;
+        let [min_likely, _, max_likely] = self.range_of(likely_range).map(|bound| bound.min(max_capacity));
+        let proven =
+            self.is_known() && high <= MAX_PROVEN_RATIO * low && max_likely <= MAX_LIKELY_RATIO * min_likely;
         Some(CapacityRange { low, best, high, proven })
     }
 
@@ -74,28 +76,36 @@ impl GroupCapacity {
     /// Known members are measured the same way, so their errors add up. The upper ends of unknown members err
     /// independently, except for the mean of their peers: variances add up. Lower ends are no estimates, and
     /// add up.
-    fn range_of(&self, of: impl Fn(&MemberCapacity) -> (f64, f64)) -> [f64; 3] {
+    fn range_of(&self, range: impl Fn(&MemberCapacity) -> (f64, f64)) -> [f64; 3] {
         if !self.by_load {
-            let first = |end: &dyn Fn(&MemberCapacity) -> f64| {
-                self.members.iter().map(|mate| end(mate) / mate.part.max(1e-12)).fold(f64::INFINITY, f64::min)
+            let first_full = |bound: &dyn Fn(&MemberCapacity) -> f64| {
+                self.members
+                    .iter()
+                    .map(|member| bound(member) / member.part.max(1e-12))
+                    .fold(f64::INFINITY, f64::min)
             };
-            return [first(&|mate| of(mate).0), first(&|mate| mate.capacity), first(&|mate| of(mate).1)];
+            return [
+                first_full(&|mate| range(mate).0),
+                first_full(&|mate| mate.capacity),
+                first_full(&|mate| range(mate).1),
+            ];
         }
-        let low = self.members.iter().map(|mate| of(mate).0).sum();
-        let best: f64 = self.members.iter().map(|mate| mate.capacity).sum();
-        let more = |guess: bool| {
+        let low = self.members.iter().map(|member| range(member).0).sum();
+        let best: f64 = self.members.iter().map(|member| member.capacity).sum();
+        let excess = |from_peers: bool| {
             self.members
                 .iter()
-                .filter(move |mate| mate.from_peers == guess)
-                .map(|mate| of(mate).1 - mate.capacity)
+                .filter(move |member| member.from_peers == from_peers)
+                .map(|member| range(member).1 - member.capacity)
         };
-        let (known, guessed): (f64, f64) = (more(false).sum(), more(true).sum());
-        if !(known + guessed).is_finite() {
+        let (known_excess, guessed_excess): (f64, f64) = (excess(false).sum(), excess(true).sum());
+        if !(known_excess + guessed_excess).is_finite() {
             return [low, best, f64::INFINITY];
         }
-        let apart: f64 = more(true).map(|more| more * more).sum();
-        let variance =
-            known * known + (1.0 - self.shared_variance) * apart + self.shared_variance * guessed * guessed;
+        let independent_variance: f64 = excess(true).map(|excess| excess * excess).sum();
+        let variance = known_excess * known_excess
+            + (1.0 - self.shared_variance) * independent_variance
+            + self.shared_variance * guessed_excess * guessed_excess;
         [low, best, best + libm::sqrt(variance)]
     }
 
@@ -105,56 +115,64 @@ impl GroupCapacity {
             return Vec::new();
         }
         if self.by_load {
-            let sum = |of: fn(&MemberCapacity) -> f64| self.members.iter().map(of).sum::<f64>();
-            let capacity = sum(|mate| mate.capacity);
-            let shared = 2 * self.members.iter().filter(|mate| mate.shared).count() >= self.members.len();
-            let base = sum(|mate| mate.base * mate.capacity) / capacity;
-            return vec![Station { capacity, servers: sum(|mate| mate.servers), base, shared, part: 1.0 }];
+            let sum = |value: fn(&MemberCapacity) -> f64| self.members.iter().map(value).sum::<f64>();
+            let capacity = sum(|member| member.capacity);
+            let shared = 2 * self.members.iter().filter(|member| member.shared).count() >= self.members.len();
+            let base = sum(|member| member.base * member.capacity) / capacity;
+            return vec![Station {
+                capacity,
+                servers: sum(|member| member.servers),
+                base,
+                shared,
+                part: 1.0,
+            }];
         }
-        let station = |mate: &MemberCapacity| Station {
-            capacity: mate.capacity,
-            servers: mate.servers,
-            base: mate.base,
-            shared: mate.shared,
-            part: mate.part,
+        let station = |member: &MemberCapacity| Station {
+            capacity: member.capacity,
+            servers: member.servers,
+            base: member.base,
+            shared: member.shared,
+            part: member.part,
         };
         let mut stations: Vec<Station> = self.members.iter().map(station).collect();
-        if stations.len() > MOST {
-            stations = thinned(stations);
+        if stations.len() > MAX_STATIONS {
+            stations = merge_stations(stations);
         }
         stations
     }
 
     /// Returns the group without its strongest member; `None` if it would be empty.
     pub(super) fn minus_one(&self) -> Option<Self> {
-        let by_capacity = |one: &usize, other: &usize| {
-            self.members[*one].capacity.total_cmp(&self.members[*other].capacity)
+        let by_capacity = |left: &usize, right: &usize| {
+            self.members[*left].capacity.total_cmp(&self.members[*right].capacity)
         };
         let largest = (0..self.members.len()).max_by(by_capacity)?;
-        let mut mates = self.members.clone();
-        let left = 1.0 - mates.remove(largest).part;
-        let equal = 1.0 / mates.len() as f64;
-        mates.iter_mut().for_each(|mate| mate.part = if left > 0.0 { mate.part / left } else { equal });
-        (!mates.is_empty()).then_some(Self { members: mates, ..*self })
+        let mut members = self.members.clone();
+        let remaining_share = 1.0 - members.remove(largest).part;
+        let equal = 1.0 / members.len() as f64;
+        members.iter_mut().for_each(|member| {
+            member.part = if remaining_share > 0.0 { member.part / remaining_share } else { equal }
+        });
+        (!members.is_empty()).then_some(Self { members, ..*self })
     }
 
     /// Returns the group with one more member like the median one; `None` if it is empty.
     pub(super) fn plus_one(&self) -> Option<Self> {
-        let mut mates = self.members.clone();
-        mates.sort_by(|one, other| one.capacity.total_cmp(&other.capacity));
-        let median = *mates.get(mates.len() / 2)?;
-        let all = 1.0 + median.part;
-        mates.push(median);
-        mates.iter_mut().for_each(|mate| mate.part /= all);
-        Some(Self { members: mates, ..*self })
+        let mut members = self.members.clone();
+        members.sort_by(|left, right| left.capacity.total_cmp(&right.capacity));
+        let median = *members.get(members.len() / 2)?;
+        let total_share = 1.0 + median.part;
+        members.push(median);
+        members.iter_mut().for_each(|member| member.part /= total_share);
+        Some(Self { members, ..*self })
     }
 }
 
 /// Returns the parts of a whole in proportion to weights; equal parts without weights.
 pub(super) fn shares(weights: &[f64]) -> Vec<f64> {
-    let all: f64 = weights.iter().sum();
+    let total_weight: f64 = weights.iter().sum();
     let equal = 1.0 / weights.len().max(1) as f64;
-    weights.iter().map(|weight| if all > 0.0 { weight / all } else { equal }).collect()
+    weights.iter().map(|weight| if total_weight > 0.0 { weight / total_weight } else { equal }).collect()
 }
 
 /// Returns the parts by the requests of each member, for strategies without fixed shares.
@@ -164,34 +182,40 @@ pub(super) fn shares(weights: &[f64]) -> Vec<f64> {
 /// explains (James and Stein 1961; by the chi-squared of all of them).
 pub(super) fn shares_by_requests(counts: &[f64], weights: &[f64]) -> Vec<f64> {
     let expected = shares(weights);
-    let all: f64 = counts.iter().sum();
-    if all <= 0.0 {
+    let total_count: f64 = counts.iter().sum();
+    if total_count <= 0.0 {
         return expected;
     }
-    let off = |(count, share): (&f64, &f64)| {
-        let off = count - all * share;
-        off * off / (all * share).max(1e-9)
+    let squared_deviation = |(count, share): (&f64, &f64)| {
+        let deviation = count - total_count * share;
+        deviation * deviation / (total_count * share).max(1e-9)
     };
-    let squares: f64 = counts.iter().zip(&expected).map(off).sum();
-    let chance = (counts.len() as f64 - 1.0).max(0.0);
-    let real = if squares > chance { 1.0 - chance / squares } else { 0.0 };
-    counts.iter().zip(&expected).map(|(count, share)| share + real * (count / all - share)).collect()
+    let squares: f64 = counts.iter().zip(&expected).map(squared_deviation).sum();
+    let expected_squares = (counts.len() as f64 - 1.0).max(0.0);
+    let real_share = if squares > expected_squares { 1.0 - expected_squares / squares } else { 0.0 };
+    counts
+        .iter()
+        .zip(&expected)
+        .map(|(count, share)| share + real_share * (count / total_count - share))
+        .collect()
 }
 
 /// Returns a few stations that represent all, the fullest as it is.
-fn thinned(mut stations: Vec<Station>) -> Vec<Station> {
+fn merge_stations(mut stations: Vec<Station>) -> Vec<Station> {
     let fullness = |station: &Station| station.part / station.capacity;
-    stations.sort_by(|one, other| fullness(other).total_cmp(&fullness(one)));
-    let each = stations.len().div_ceil(MOST);
-    let merge = |some: &[Station]| {
-        let part = some.iter().map(|station| station.part).sum();
+    stations.sort_by(|left, right| fullness(right).total_cmp(&fullness(left)));
+    let group_len = stations.len().div_ceil(MAX_STATIONS);
+    let merge = |group: &[Station]| {
+        let part = group.iter().map(|station| station.part).sum();
         // Like the fullest of them.
-        Station { capacity: some[0].capacity / some[0].part.max(1e-12) * part, part, ..some[0] }
+        Station { capacity: group[0].capacity / group[0].part.max(1e-12) * part, part, ..group[0] }
     };
-    let mut kept = vec![stations[0]];
+    let mut merged = vec![stations[0]];
     // Its capacity for more requests comes with more servers of the same kind.
-    kept.extend(stations[1..].chunks(each).map(|some| Station { servers: some[0].servers, ..merge(some) }));
-    kept
+    merged.extend(
+        stations[1..].chunks(group_len).map(|group| Station { servers: group[0].servers, ..merge(group) }),
+    );
+    merged
 }
 
 /// Returns the load above which the group is saturated.
@@ -200,17 +224,17 @@ pub(super) fn saturation(stations: &[Station]) -> Option<f64> {
 }
 
 /// The greatest ratio of the ends of a number: as if known members were known exactly, and with their errors.
-const GUESSED: f64 = 2.0;
-const PROVEN: f64 = 3.0;
+const MAX_LIKELY_RATIO: f64 = 2.0;
+const MAX_PROVEN_RATIO: f64 = 3.0;
 
 /// The maximum number of stations, which bounds the work for each.
-const MOST: usize = 16;
+const MAX_STATIONS: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn mate(capacity: f64, part: f64) -> MemberCapacity {
+    fn member(capacity: f64, part: f64) -> MemberCapacity {
         MemberCapacity {
             capacity,
             low: capacity,
@@ -223,9 +247,9 @@ mod tests {
         }
     }
 
-    fn crew(by_load: bool) -> GroupCapacity {
+    fn group(by_load: bool) -> GroupCapacity {
         GroupCapacity {
-            members: vec![mate(100.0, 0.25), mate(200.0, 0.25), mate(100.0, 0.5)],
+            members: vec![member(100.0, 0.25), member(200.0, 0.25), member(100.0, 0.5)],
             by_load,
             shared_variance: 0.5,
         }
@@ -233,51 +257,64 @@ mod tests {
 
     #[test]
     fn who_goes_by_load_uses_all_and_who_does_not_ends_with_the_first() {
-        assert_eq!(saturation(&crew(true).stations()), Some(400.0));
-        assert_eq!(saturation(&crew(false).stations()), Some(200.0));
+        assert_eq!(saturation(&group(true).stations()), Some(400.0));
+        assert_eq!(saturation(&group(false).stations()), Some(200.0));
         assert_eq!(saturation(&GroupCapacity::default().stations()), None);
     }
 
     #[test]
     fn a_number_is_narrow_and_mostly_measured() {
-        let reach = |mates: &[MemberCapacity], by_load| {
-            GroupCapacity { members: mates.to_vec(), by_load, shared_variance: 0.5 }
+        let capacity_range = |members: &[MemberCapacity], by_load| {
+            GroupCapacity { members: members.to_vec(), by_load, shared_variance: 0.5 }
                 .capacity_range(f64::INFINITY)
                 .unwrap()
         };
-        let vague =
-            |capacity| MemberCapacity { low: 0.8 * capacity, high: 1.5 * capacity, ..mate(capacity, 0.5) };
-        let guess = |low, high| MemberCapacity { low, high, from_peers: true, ..mate(100.0, 0.5) };
+        let uncertain_member =
+            |capacity| MemberCapacity { low: 0.8 * capacity, high: 1.5 * capacity, ..member(capacity, 0.5) };
+        let guessed_member = |low, high| MemberCapacity { low, high, from_peers: true, ..member(100.0, 0.5) };
         // Members measured the same way err together.
-        let known = reach(&[vague(100.0); 2], true);
-        assert_eq!(known, CapacityRange { low: 160.0, best: 200.0, high: 300.0, proven: true });
-        let wide = MemberCapacity { high: 400.0, ..vague(100.0) };
-        assert!(!reach(&[wide; 2], true).proven);
+        let range = capacity_range(&[uncertain_member(100.0); 2], true);
+        assert_eq!(range, CapacityRange { low: 160.0, best: 200.0, high: 300.0, proven: true });
+        let wide_member = MemberCapacity { high: 400.0, ..uncertain_member(100.0) };
+        assert!(!capacity_range(&[wide_member; 2], true).proven);
         // Guesses partly do not.
-        let found = reach(&[mate(100.0, 0.5), guess(50.0, 200.0)], true);
-        assert_eq!(found, CapacityRange { low: 150.0, best: 200.0, high: 300.0, proven: true });
-        let found =
-            reach(&[mate(100.0, 0.5), mate(100.0, 0.5), guess(50.0, 200.0), guess(50.0, 200.0)], true);
-        assert!(found.low == 300.0 && found.high > 570.0 && found.high < 600.0 && found.proven, "{found:?}");
+        let range = capacity_range(&[member(100.0, 0.5), guessed_member(50.0, 200.0)], true);
+        assert_eq!(range, CapacityRange { low: 150.0, best: 200.0, high: 300.0, proven: true });
+        let range = capacity_range(
+            &[
+                member(100.0, 0.5),
+                member(100.0, 0.5),
+                guessed_member(50.0, 200.0),
+                guessed_member(50.0, 200.0),
+            ],
+            true,
+        );
+        assert!(range.low == 300.0 && range.high > 570.0 && range.high < 600.0 && range.proven, "{range:?}");
         // The guessed part must not exceed the measured one, nor cover most members.
-        assert!(!reach(&[mate(100.0, 0.5), guess(20.0, 300.0)], true).proven);
-        assert!(!reach(&[mate(100.0, 0.5), guess(90.0, 110.0), guess(90.0, 110.0)], true).proven);
-        let nothing = MemberCapacity { high: f64::INFINITY, ..guess(20.0, 0.0) };
-        let found = reach(&[mate(100.0, 0.5), nothing], true);
-        assert!(found.low == 120.0 && found.high.is_infinite() && !found.proven, "{found:?}");
+        assert!(!capacity_range(&[member(100.0, 0.5), guessed_member(20.0, 300.0)], true).proven);
+        assert!(
+            !capacity_range(
+                &[member(100.0, 0.5), guessed_member(90.0, 110.0), guessed_member(90.0, 110.0)],
+                true
+            )
+            .proven
+        );
+        let unbounded_member = MemberCapacity { high: f64::INFINITY, ..guessed_member(20.0, 0.0) };
+        let range = capacity_range(&[member(100.0, 0.5), unbounded_member], true);
+        assert!(range.low == 120.0 && range.high.is_infinite() && !range.proven, "{range:?}");
         // With turns the first full member counts, which may be the one that was seen to do least.
-        let found = reach(&[mate(100.0, 0.5), guess(20.0, 300.0)], false);
-        assert_eq!(found, CapacityRange { low: 40.0, best: 200.0, high: 200.0, proven: false });
-        let found = reach(&[mate(100.0, 0.5), guess(120.0, 300.0)], false);
-        assert_eq!(found, CapacityRange { low: 200.0, best: 200.0, high: 200.0, proven: true });
+        let range = capacity_range(&[member(100.0, 0.5), guessed_member(20.0, 300.0)], false);
+        assert_eq!(range, CapacityRange { low: 40.0, best: 200.0, high: 200.0, proven: false });
+        let range = capacity_range(&[member(100.0, 0.5), guessed_member(120.0, 300.0)], false);
+        assert_eq!(range, CapacityRange { low: 200.0, best: 200.0, high: 200.0, proven: true });
         // The balancer bounds the members.
-        let crew = GroupCapacity {
-            members: vec![guess(20.0, f64::INFINITY); 2],
+        let group = GroupCapacity {
+            members: vec![guessed_member(20.0, f64::INFINITY); 2],
             by_load: true,
             shared_variance: 0.5,
         };
         assert_eq!(
-            crew.capacity_range(70.0),
+            group.capacity_range(70.0),
             Some(CapacityRange { low: 40.0, best: 70.0, high: 70.0, proven: false })
         );
         assert_eq!(GroupCapacity::default().capacity_range(70.0), None);
@@ -288,36 +325,40 @@ mod tests {
         assert_eq!(shares(&[1.0, 3.0]), [0.25, 0.75]);
         assert_eq!(shares(&[0.0, 0.0]), [0.5, 0.5]);
         // Nine and a half, give or take three.
-        let found = shares_by_requests(&[9.0, 12.0, 7.0, 10.0], &[1.0; 4]);
-        assert!(found.iter().all(|part| (part - 0.25).abs() < 1e-9), "{found:?}");
+        let found_shares = shares_by_requests(&[9.0, 12.0, 7.0, 10.0], &[1.0; 4]);
+        assert!(found_shares.iter().all(|part| (part - 0.25).abs() < 1e-9), "{found_shares:?}");
         // Far from the weights.
-        let found = shares_by_requests(&[9000.0, 1000.0], &[1.0, 1.0]);
-        assert!((found[0] - 0.9).abs() < 0.001 && (found[1] - 0.1).abs() < 0.001, "{found:?}");
+        let found_shares = shares_by_requests(&[9000.0, 1000.0], &[1.0, 1.0]);
+        assert!(
+            (found_shares[0] - 0.9).abs() < 0.001 && (found_shares[1] - 0.1).abs() < 0.001,
+            "{found_shares:?}"
+        );
         assert_eq!(shares_by_requests(&[0.0, 0.0], &[1.0, 3.0]), [0.25, 0.75]);
-        let found = shares_by_requests(&[50.0, 0.0], &[0.0, 1.0]);
-        assert!(found[0] > 0.99, "{found:?}");
+        let found_shares = shares_by_requests(&[50.0, 0.0], &[0.0, 1.0]);
+        assert!(found_shares[0] > 0.99, "{found_shares:?}");
     }
 
     #[test]
     fn one_less_and_one_more() {
-        let less = crew(true).minus_one().unwrap();
-        assert_eq!(saturation(&less.stations()), Some(200.0));
-        let less = crew(false).minus_one().unwrap();
-        assert!((saturation(&less.stations()).unwrap() - 150.0).abs() < 1e-9);
-        assert_eq!(saturation(&crew(true).plus_one().unwrap().stations()), Some(500.0));
-        let one = GroupCapacity { members: vec![mate(100.0, 1.0)], by_load: true, shared_variance: 0.5 };
-        assert!(one.minus_one().is_none() && GroupCapacity::default().plus_one().is_none());
+        let smaller_group = group(true).minus_one().unwrap();
+        assert_eq!(saturation(&smaller_group.stations()), Some(200.0));
+        let smaller_group = group(false).minus_one().unwrap();
+        assert!((saturation(&smaller_group.stations()).unwrap() - 150.0).abs() < 1e-9);
+        assert_eq!(saturation(&group(true).plus_one().unwrap().stations()), Some(500.0));
+        let single_member =
+            GroupCapacity { members: vec![member(100.0, 1.0)], by_load: true, shared_variance: 0.5 };
+        assert!(single_member.minus_one().is_none() && GroupCapacity::default().plus_one().is_none());
         assert!(GroupCapacity::default().minus_one().is_none());
     }
 
     #[test]
     fn many_members_become_few_stations() {
         let part = 1.0 / 200.0;
-        let mut mates = vec![mate(100.0, part); 200];
-        mates[77].capacity = 50.0;
-        let stations = GroupCapacity { members: mates, by_load: false, shared_variance: 0.5 }.stations();
-        assert!(stations.len() <= MOST + 1);
-        assert!((stations.iter().map(|one| one.part).sum::<f64>() - 1.0).abs() < 1e-9);
+        let mut members = vec![member(100.0, part); 200];
+        members[77].capacity = 50.0;
+        let stations = GroupCapacity { members, by_load: false, shared_variance: 0.5 }.stations();
+        assert!(stations.len() <= MAX_STATIONS + 1);
+        assert!((stations.iter().map(|station| station.part).sum::<f64>() - 1.0).abs() < 1e-9);
         assert!((saturation(&stations).unwrap() - 10_000.0).abs() < 1e-6);
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct HostRegression {
     points: VecDeque<RegressionPoint>,
     /// The seconds so far, and the windows in them.
     now: f64,
-    windows: f64,
+    window_count: f64,
     processors: Option<f64>,
 }
 
@@ -61,15 +61,15 @@ impl HostRegression {
     /// Advances the time.
     pub(super) fn advance(&mut self, seconds: f64) {
         self.now += seconds;
-        self.windows += 1.0;
-        while self.points.front().is_some_and(|kept| self.now - kept.at > OLD) {
+        self.window_count += 1.0;
+        while self.points.front().is_some_and(|point| self.now - point.at > MAX_POINT_AGE) {
             self.points.pop_front();
         }
     }
 
     /// Adds a window that ends now.
     pub(super) fn add(&mut self, rate: f64, share: f64, processors: Option<f64>) {
-        if self.points.len() == KEPT {
+        if self.points.len() == MAX_POINTS {
             self.points.pop_front();
         }
         self.points.push_back(RegressionPoint { at: self.now, rate, share: share.clamp(0.0, 1.0) });
@@ -85,98 +85,121 @@ impl HostRegression {
     /// takes at low concurrency.
     pub(super) fn estimate(&self, response: Option<f64>) -> Option<HostEstimate> {
         let mut line = self.line()?;
-        if line.rate <= 0.0 || line.share < IDLE {
+        if line.rate <= 0.0 || line.share < MIN_SHARE {
             return None;
         }
-        let all = line.share / line.rate;
-        let whole =
+        let observed_cost = line.share / line.rate;
+        let response_cost =
             self.processors.zip(response).map_or(f64::INFINITY, |(processors, seconds)| seconds / processors);
-        let likely = all.min(whole);
+        let likely_cost = observed_cost.min(response_cost);
         // Other work that happened to vary with the requests shows nothing.
-        if line.slope - line.sure * line.error > BEYOND * likely {
+        if line.slope - line.quantile * line.error > MAX_COST_RATIO * likely_cost {
             (line.slope, line.error) = (0.0, f64::INFINITY);
         }
         // Unless the slope contradicts.
-        let steepest = (line.slope + line.sure * line.error) / (1.0 - SKEW);
-        let alike = (all / whole - 1.0).abs() <= ALIKE && steepest >= (1.0 - ALIKE) * all;
-        let slope = (line.slope - line.sure * line.error).max(0.0);
-        let unsure = SURE + line.sure * line.unsure / line.share;
-        let most = (all * (1.0 + unsure)).min(whole * BEYOND);
+        let max_slope = (line.slope + line.quantile * line.error) / (1.0 - SLOPE_SKEW);
+        let costs_agree = (observed_cost / response_cost - 1.0).abs() <= COST_TOLERANCE
+            && max_slope >= (1.0 - COST_TOLERANCE) * observed_cost;
+        let slope = (line.slope - line.quantile * line.error).max(0.0);
+        let uncertainty = MODEL_ERROR + line.quantile * line.share_error / line.share;
+        let max_cost = (observed_cost * (1.0 + uncertainty)).min(response_cost * MAX_COST_RATIO);
         // A slope of mere chance bounds nothing.
-        let most = if steepest > 0.0 { most.min(steepest.max(slope * (1.0 + SURE))) } else { most };
-        let least = slope.max(if alike { HALF * all } else { 0.0 }).min(most / (1.0 + SURE));
+        let max_cost =
+            if max_slope > 0.0 { max_cost.min(max_slope.max(slope * (1.0 + MODEL_ERROR))) } else { max_cost };
+        let min_cost = slope
+            .max(if costs_agree { AGREED_MIN_COST * observed_cost } else { 0.0 })
+            .min(max_cost / (1.0 + MODEL_ERROR));
         // Both count, each by its certainty.
-        let trust = likely * if alike { BELIEVED_ALIKE } else { BELIEVED };
-        let trust = trust * trust;
-        let weight = if line.error.is_finite() { trust / (trust + line.error * line.error) } else { 0.0 };
-        let cost = if weight > 0.0 { likely + (line.slope - likely) * weight } else { likely };
+        let prior_variance = likely_cost * if costs_agree { AGREED_PRIOR_DEVIATION } else { PRIOR_DEVIATION };
+        let prior_variance = prior_variance * prior_variance;
+        let weight = if line.error.is_finite() {
+            prior_variance / (prior_variance + line.error * line.error)
+        } else {
+            0.0
+        };
+        let cost = if weight > 0.0 { likely_cost + (line.slope - likely_cost) * weight } else { likely_cost };
         // Requests have a cost, whatever the random slope.
-        let cost = cost.clamp(least.max(LITTLE * likely).min(most), most);
-        let free = 1.0 - line.share;
-        let off = line.sure * line.unsure;
-        let high = if least > 0.0 { line.rate + (free + off) / least } else { f64::INFINITY };
+        let cost = cost.clamp(min_cost.max(MIN_COST_SHARE * likely_cost).min(max_cost), max_cost);
+        let free_share = 1.0 - line.share;
+        let share_error = line.quantile * line.share_error;
+        let high =
+            if min_cost > 0.0 { line.rate + (free_share + share_error) / min_cost } else { f64::INFINITY };
         let bound = ThroughputBound {
-            low: (line.rate + (free - off).max(0.0) / most) / (1.0 + SURE),
-            best: line.rate + free / cost,
-            high: high * (1.0 + SURE),
+            low: (line.rate + (free_share - share_error).max(0.0) / max_cost) / (1.0 + MODEL_ERROR),
+            best: line.rate + free_share / cost,
+            high: high * (1.0 + MODEL_ERROR),
             processors: self.processors.map(|count| (count, cost * count)),
         };
-        let chance = all * libm::sqrt(VARIATION * line.rate / line.seconds);
-        let comes_and_goes = line.scatter > RESTLESS && line.persists > PERSISTS;
-        let restless = line.scatter > RESTLESS + 2.0 * chance || comes_and_goes;
-        let other = (line.share - cost * line.rate).max(0.0);
-        let alone = !restless && (alike || line.share - least * line.rate < REPORTED_OTHER_WORK);
-        Some(HostEstimate { bound, other_work: other, other_work_varies: restless, no_other_work: alone })
+        let expected_scatter = observed_cost * libm::sqrt(REQUEST_VARIATION * line.rate / line.seconds);
+        let is_intermittent = line.scatter > VARYING_SCATTER && line.persistence > MIN_PERSISTENCE;
+        let varies = line.scatter > VARYING_SCATTER + 2.0 * expected_scatter || is_intermittent;
+        let other_work = (line.share - cost * line.rate).max(0.0);
+        let no_other_work =
+            !varies && (costs_agree || line.share - min_cost * line.rate < REPORTED_OTHER_WORK);
+        Some(HostEstimate { bound, other_work, other_work_varies: varies, no_other_work })
     }
 
     /// Computes the regression of the share on the rate; older windows count less.
     fn line(&self) -> Option<RegressionLine> {
-        if self.points.len() < LEAST {
+        if self.points.len() < MIN_POINTS {
             return None;
         }
-        let weight = |kept: &RegressionPoint| decay_factor(self.now - kept.at, super::MEMORY);
-        let (mut weights, mut squares, mut rate, mut share) = (0.0, 0.0, 0.0, 0.0);
-        for kept in &self.points {
-            let weight = weight(kept);
-            weights += weight;
-            squares += weight * weight;
-            rate += weight * kept.rate;
-            share += weight * kept.share;
+        let weight = |point: &RegressionPoint| decay_factor(self.now - point.at, super::LONG_HALF_LIFE);
+        let (mut weight_sum, mut weight_square_sum, mut rate, mut share) = (0.0, 0.0, 0.0, 0.0);
+        for point in &self.points {
+            let weight = weight(point);
+            weight_sum += weight;
+            weight_square_sum += weight * weight;
+            rate += weight * point.rate;
+            share += weight * point.share;
         }
-        (rate, share) = (rate / weights, share / weights);
-        let (mut spread, mut together) = (0.0, 0.0);
-        for kept in &self.points {
-            spread += weight(kept) * (kept.rate - rate) * (kept.rate - rate) / weights;
-            together += weight(kept) * (kept.rate - rate) * (kept.share - share) / weights;
+        (rate, share) = (rate / weight_sum, share / weight_sum);
+        let (mut rate_variance, mut covariance) = (0.0, 0.0);
+        for point in &self.points {
+            rate_variance += weight(point) * (point.rate - rate) * (point.rate - rate) / weight_sum;
+            covariance += weight(point) * (point.rate - rate) * (point.share - share) / weight_sum;
         }
-        let slope = if spread > 0.0 { together / spread } else { 0.0 };
-        let left = |kept: &RegressionPoint| kept.share - share - slope * (kept.rate - rate);
-        let scatter =
-            self.points.iter().map(|kept| weight(kept) * left(kept) * left(kept) / weights).sum::<f64>();
-        let persists = |of: &dyn Fn(&RegressionPoint) -> f64, variance: f64| {
+        let slope = if rate_variance > 0.0 { covariance / rate_variance } else { 0.0 };
+        let residual = |point: &RegressionPoint| point.share - share - slope * (point.rate - rate);
+        let scatter = self
+            .points
+            .iter()
+            .map(|point| weight(point) * residual(point) * residual(point) / weight_sum)
+            .sum::<f64>();
+        let autocorrelation = |value: &dyn Fn(&RegressionPoint) -> f64, variance: f64| {
             let pairs = self.points.iter().zip(self.points.iter().skip(1));
-            let sum: f64 = pairs.map(|(one, next)| weight(next) * of(one) * of(next)).sum();
-            if variance > 0.0 { (sum / weights / variance).clamp(0.0, LONGEST) } else { 0.0 }
+            let sum: f64 = pairs.map(|(previous, next)| weight(next) * value(previous) * value(next)).sum();
+            if variance > 0.0 { (sum / weight_sum / variance).clamp(0.0, MAX_AUTOCORRELATION) } else { 0.0 }
         };
-        let by_rate = persists(&|kept| kept.rate - rate, spread);
-        let by_left = persists(&left, scatter);
-        let windows = weights * weights / squares;
-        let both = by_rate * by_left;
-        let pairs = windows * (1.0 - both) / (1.0 + both);
-        let free = pairs - 2.0;
-        let known = free >= 1.0 && spread > 0.0;
-        let error = if known { libm::sqrt(scatter / free / spread) } else { f64::INFINITY };
-        let alone = windows * (1.0 - by_left) / (1.0 + by_left);
+        let rate_autocorrelation = autocorrelation(&|kept| kept.rate - rate, rate_variance);
+        let residual_autocorrelation = autocorrelation(&residual, scatter);
+        let effective_windows = weight_sum * weight_sum / weight_square_sum;
+        let joint_autocorrelation = rate_autocorrelation * residual_autocorrelation;
+        let effective_pairs =
+            effective_windows * (1.0 - joint_autocorrelation) / (1.0 + joint_autocorrelation);
+        let degrees_of_freedom = effective_pairs - 2.0;
+        let slope_known = degrees_of_freedom >= 1.0 && rate_variance > 0.0;
+        let error = if slope_known {
+            libm::sqrt(scatter / degrees_of_freedom / rate_variance)
+        } else {
+            f64::INFINITY
+        };
+        let effective_residuals =
+            effective_windows * (1.0 - residual_autocorrelation) / (1.0 + residual_autocorrelation);
         Some(RegressionLine {
             rate,
             share,
-            seconds: self.now / self.windows.max(1.0),
+            seconds: self.now / self.window_count.max(1.0),
             scatter: libm::sqrt(scatter),
-            persists: by_left,
-            slope: if known { slope } else { 0.0 },
+            persistence: residual_autocorrelation,
+            slope: if slope_known { slope } else { 0.0 },
             error,
-            unsure: libm::sqrt(scatter / (alone - 1.0).max(0.5)),
-            sure: student(if known { free } else { windows - 1.0 }),
+            share_error: libm::sqrt(scatter / (effective_residuals - 1.0).max(0.5)),
+            quantile: student_quantile(if slope_known {
+                degrees_of_freedom
+            } else {
+                effective_windows - 1.0
+            }),
         })
     }
 }
@@ -190,78 +213,78 @@ struct RegressionLine {
     /// The residual of the share, as a standard deviation.
     scatter: f64,
     /// The correlation of one window's residual with the next one's.
-    persists: f64,
+    persistence: f64,
     slope: f64,
     /// The standard errors of the slope, infinite if nothing is known of it, and of the share at the mean
     /// rate.
     error: f64,
-    unsure: f64,
+    share_error: f64,
     /// The number of errors for 95 %.
-    sure: f64,
+    quantile: f64,
 }
 
 /// Returns the quantile of 97.5 % of Student's distribution, to some hundredths from two degrees of freedom
 /// on.
-pub(super) fn student(free: f64) -> f64 {
-    let free = free.max(1.0);
-    1.96 + 2.4 / free + 4.3 / (free * free)
+pub(super) fn student_quantile(degrees_of_freedom: f64) -> f64 {
+    let degrees_of_freedom = degrees_of_freedom.max(1.0);
+    1.96 + 2.4 / degrees_of_freedom + 4.3 / (degrees_of_freedom * degrees_of_freedom)
 }
 
 /// The number of windows kept: four minutes, after which one counts for a quarter.
-const KEPT: usize = 48;
+const MAX_POINTS: usize = 48;
 
 /// The seconds after which a window is outdated, such as the last ones before a night without traffic.
-const OLD: f64 = 1200.0;
+const MAX_POINT_AGE: f64 = 1200.0;
 
 /// The number of windows below which there is no result.
-const LEAST: usize = 2;
+const MIN_POINTS: usize = 2;
 
 /// The share below which processors count as idle.
-const IDLE: f64 = 0.02;
+const MIN_SHARE: f64 = 0.02;
 
 /// The multiple of its response time that a request may use of a processor: for work after its answer, and on
 /// other threads.
-const BEYOND: f64 = 1.5;
+const MAX_COST_RATIO: f64 = 1.5;
 
 /// The part by which a slope may be less steep than it should be.
-const SKEW: f64 = 0.2;
+const SLOPE_SKEW: f64 = 0.2;
 
 /// The maximum difference between a request's cost without other work and its response time at which there is
 /// hardly any other work. Then the minimum part of that cost.
-const ALIKE: f64 = 0.25;
-const HALF: f64 = 0.5;
+const COST_TOLERANCE: f64 = 0.25;
+const AGREED_MIN_COST: f64 = 0.5;
 
 /// The assumed error of the most likely cost without a slope, as a part of it, and that if processors and
 /// response times agree.
-const BELIEVED: f64 = 0.3;
-const BELIEVED_ALIKE: f64 = 0.05;
+const PRIOR_DEVIATION: f64 = 0.3;
+const AGREED_PRIOR_DEVIATION: f64 = 0.05;
 
 /// The minimum cost of a request, as a part of the most likely one, if the slope is level or falls.
-const LITTLE: f64 = 0.1;
+const MIN_COST_SHARE: f64 = 0.1;
 
 /// The squared coefficient of variation of requests' work, and the share by which a host varies beyond that
 /// with varying other work.
-const VARIATION: f64 = 2.0;
-const RESTLESS: f64 = 0.03;
+const REQUEST_VARIATION: f64 = 2.0;
+const VARYING_SCATTER: f64 = 0.03;
 
 /// The correlation of successive residuals that is more than chance.
-const PERSISTS: f64 = 0.4;
+const MIN_PERSISTENCE: f64 = 0.4;
 
 /// The share of a host that other work keeps busy from which it is reported.
 pub(super) const REPORTED_OTHER_WORK: f64 = 0.1;
 
 /// The minimum uncertainty of a bound.
-const SURE: f64 = 0.03;
+const MODEL_ERROR: f64 = 0.03;
 
 /// The maximum correlation with the previous window: a higher one could not be distinguished from 1.
-const LONGEST: f64 = 0.9;
+const MAX_AUTOCORRELATION: f64 = 0.9;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Returns the result of windows of five seconds.
-    fn found(rates: &[f64], share: impl Fn(usize, f64) -> f64, response: f64) -> HostEstimate {
+    fn estimate_of(rates: &[f64], share: impl Fn(usize, f64) -> f64, response: f64) -> HostEstimate {
         let mut host = HostRegression::default();
         for (window, rate) in rates.iter().enumerate() {
             host.advance(5.0);
@@ -270,47 +293,58 @@ mod tests {
         host.estimate(Some(response)).unwrap()
     }
 
-    fn varied() -> [f64; 20] {
+    fn varied_rates() -> [f64; 20] {
         core::array::from_fn(|window| 40.0 + 10.0 * (window % 7) as f64)
     }
 
     #[test]
     fn where_the_load_varies_other_work_is_told_apart() {
-        let found = found(&varied(), |_, rate| 0.4 + rate / 400.0, 0.005);
-        assert!((found.bound.best / 240.0 - 1.0).abs() < 0.01, "{found:?}");
+        let estimate = estimate_of(&varied_rates(), |_, rate| 0.4 + rate / 400.0, 0.005);
+        assert!((estimate.bound.best / 240.0 - 1.0).abs() < 0.01, "{estimate:?}");
         assert!(
-            found.bound.low <= 240.0 && found.bound.high >= 240.0 && found.bound.high < 300.0,
-            "{found:?}"
+            estimate.bound.low <= 240.0 && estimate.bound.high >= 240.0 && estimate.bound.high < 300.0,
+            "{estimate:?}"
         );
         assert!(
-            (found.other_work - 0.4).abs() < 0.01 && !found.other_work_varies && !found.no_other_work,
-            "{found:?}"
+            (estimate.other_work - 0.4).abs() < 0.01
+                && !estimate.other_work_varies
+                && !estimate.no_other_work,
+            "{estimate:?}"
         );
     }
 
     #[test]
     fn where_it_does_not_only_the_response_time_bounds_what_a_request_costs() {
         // A request takes at most 5 ms: 100 of them a second do not explain a host of two at 80 %.
-        let found = found(&[100.0; 20], |_, _| 0.8, 0.005);
-        assert!(found.bound.high.is_infinite() && !found.no_other_work, "{found:?}");
+        let estimate = estimate_of(&[100.0; 20], |_, _| 0.8, 0.005);
+        assert!(estimate.bound.high.is_infinite() && !estimate.no_other_work, "{estimate:?}");
         // 20 % of the two processors are free at least: 100 + 0.2 / 0.0025, less the allowance.
-        assert!((found.bound.best / 180.0 - 1.0).abs() < 0.01 && found.bound.low > 140.0, "{found:?}");
-        assert!((found.other_work - 0.55).abs() < 0.01, "{found:?}");
+        assert!(
+            (estimate.bound.best / 180.0 - 1.0).abs() < 0.01 && estimate.bound.low > 140.0,
+            "{estimate:?}"
+        );
+        assert!((estimate.other_work - 0.55).abs() < 0.01, "{estimate:?}");
     }
 
     #[test]
     fn where_processors_and_response_times_agree_there_is_hardly_any_other_work() {
-        let found = found(&[100.0; 20], |_, rate| rate / 400.0, 0.005);
-        assert!((found.bound.best / 400.0 - 1.0).abs() < 0.05 && found.bound.high < 800.0, "{found:?}");
-        assert!(found.no_other_work && found.other_work < 0.01, "{found:?}");
+        let estimate = estimate_of(&[100.0; 20], |_, rate| rate / 400.0, 0.005);
+        assert!(
+            (estimate.bound.best / 400.0 - 1.0).abs() < 0.05 && estimate.bound.high < 800.0,
+            "{estimate:?}"
+        );
+        assert!(estimate.no_other_work && estimate.other_work < 0.01, "{estimate:?}");
     }
 
     #[test]
     fn other_work_that_comes_and_goes_is_seen_and_makes_it_unsure() {
-        let found = found(&[100.0; 20], |window, _| if window / 4 % 2 == 0 { 0.9 } else { 0.3 }, 0.005);
+        let estimate =
+            estimate_of(&[100.0; 20], |window, _| if window / 4 % 2 == 0 { 0.9 } else { 0.3 }, 0.005);
         assert!(
-            found.other_work_varies && !found.no_other_work && found.bound.high > 3.0 * found.bound.low,
-            "{found:?}"
+            estimate.other_work_varies
+                && !estimate.no_other_work
+                && estimate.bound.high > 3.0 * estimate.bound.low,
+            "{estimate:?}"
         );
     }
 
@@ -334,21 +368,21 @@ mod tests {
         assert_eq!(host.estimate(None), None, "one window");
         host.advance(5.0);
         host.add(10.0, 0.5, None);
-        assert!(host.estimate(None).is_some_and(|found| found.bound.processors.is_none()));
+        assert!(host.estimate(None).is_some_and(|estimate| estimate.bound.processors.is_none()));
         let mut idle = HostRegression::default();
         for _ in 0..5 {
             idle.advance(5.0);
             idle.add(10.0, 0.001, None);
         }
         assert_eq!(idle.estimate(None), None);
-        let mut night = HostRegression::default();
+        let mut host = HostRegression::default();
         for _ in 0..5 {
-            night.advance(5.0);
-            night.add(10.0, 0.5, None);
+            host.advance(5.0);
+            host.add(10.0, 0.5, None);
         }
-        assert!(night.estimate(None).is_some());
-        night.advance(200_000.0);
-        assert_eq!(night.estimate(None), None, "what was is over");
+        assert!(host.estimate(None).is_some());
+        host.advance(200_000.0);
+        assert_eq!(host.estimate(None), None, "what was is over");
     }
 
     proptest::proptest! {

@@ -43,44 +43,44 @@ enum ServiceDiscipline {
 /// Fits the levels; `None` without enough of them. `variation` is the squared coefficient of variation of the
 /// requests' times, `rate` the present requests a second.
 pub(super) fn fit(rows: &[LevelStats], variation: f64, rate: f64) -> Option<KneeFit> {
-    let all: f64 = rows.iter().map(|row| row.count).sum();
-    let most = rows.last()?.in_flight;
-    if all < ENOUGH || most < 2.0 {
+    let total_count: f64 = rows.iter().map(|row| row.count).sum();
+    let max_in_flight = rows.last()?.in_flight;
+    if total_count < MIN_REQUESTS || max_in_flight < 2.0 {
         return None;
     }
     let variation = variation.clamp(0.25, 16.0);
-    let lines =
-        [1.0, (1.0 + variation.min(3.0)) / 2.0].map(|left| ServiceDiscipline::Fifo { residual: left });
-    let shared = [0.0, rate].map(|coming| ServiceDiscipline::Shared { arrival_rate: coming });
-    let mut tried = Vec::new();
+    let fifo = [1.0, (1.0 + variation.min(3.0)) / 2.0].map(|residual| ServiceDiscipline::Fifo { residual });
+    let shared = [0.0, rate].map(|arrival_rate| ServiceDiscipline::Shared { arrival_rate });
+    let mut candidates = Vec::new();
     let mut servers = 1.0;
-    while servers < most {
-        for discipline in lines.into_iter().chain(shared) {
-            let alone = rows[0].mean;
-            let mut fitted = chi_squared(rows, variation, servers, discipline, alone);
+    while servers < max_in_flight {
+        for discipline in fifo.into_iter().chain(shared) {
+            let unloaded_latency = rows[0].mean;
+            let mut fit_result = chi_squared(rows, variation, servers, discipline, unloaded_latency);
             if matches!(discipline, ServiceDiscipline::Shared { arrival_rate } if arrival_rate > 0.0) {
                 // The arrivals during a service depend on its length.
-                fitted = chi_squared(rows, variation, servers, discipline, fitted.1);
+                fit_result = chi_squared(rows, variation, servers, discipline, fit_result.1);
             }
-            tried.push((fitted.0, servers, fitted.1, discipline));
+            candidates.push((fit_result.0, servers, fit_result.1, discipline));
         }
         servers = if servers < 16.0 { servers + 1.0 } else { libm::ceil(servers * 1.1) };
     }
     // No knee within the observed range.
-    let (without, demand) =
+    let (unbounded_misfit, demand) =
         chi_squared(rows, variation, f64::INFINITY, ServiceDiscipline::Fifo { residual: 1.0 }, 0.0);
-    let best = tried.iter().copied().min_by(|one, other| one.0.total_cmp(&other.0))?;
-    let least = best.0.min(without);
-    let limit = least + BELIEVED * (least / (rows.len() as f64 - 2.0).max(1.0)).max(1.0);
-    let believed = || tried.iter().filter(|(misfit, ..)| *misfit <= limit);
+    let best = candidates.iter().copied().min_by(|left, right| left.0.total_cmp(&right.0))?;
+    let min_misfit = best.0.min(unbounded_misfit);
+    let misfit_limit =
+        min_misfit + MISFIT_TOLERANCE * (min_misfit / (rows.len() as f64 - 2.0).max(1.0)).max(1.0);
+    let plausible = || candidates.iter().filter(|(misfit, ..)| *misfit <= misfit_limit);
     let capacity = |(_, servers, demand, _): &(f64, f64, f64, ServiceDiscipline)| servers / demand;
-    let low = believed().map(capacity).fold(f64::INFINITY, f64::min);
-    let high = believed().map(capacity).fold(0.0, f64::max);
-    let bounded = without > limit;
+    let low = plausible().map(capacity).fold(f64::INFINITY, f64::min);
+    let high = plausible().map(capacity).fold(0.0, f64::max);
+    let is_bounded = unbounded_misfit > misfit_limit;
     Some(KneeFit {
-        low: if low.is_finite() { low / SURE } else { most / demand },
+        low: if low.is_finite() { low / MODEL_MARGIN } else { max_in_flight / demand },
         best: capacity(&best),
-        high: if bounded { high * SURE } else { f64::INFINITY },
+        high: if is_bounded { high * MODEL_MARGIN } else { f64::INFINITY },
         servers: best.1,
         shared: matches!(best.3, ServiceDiscipline::Shared { .. }),
     })
@@ -92,35 +92,35 @@ fn chi_squared(
     variation: f64,
     servers: f64,
     discipline: ServiceDiscipline,
-    alone: f64,
+    unloaded_latency: f64,
 ) -> (f64, f64) {
-    let times = match discipline {
-        ServiceDiscipline::Fifo { residual: left } => {
-            rows.iter().map(|row| fifo_sojourn(row.in_flight, servers, left)).collect()
+    let sojourns = match discipline {
+        ServiceDiscipline::Fifo { residual } => {
+            rows.iter().map(|row| fifo_sojourn(row.in_flight, servers, residual)).collect()
         }
-        ServiceDiscipline::Shared { arrival_rate: coming } => {
-            shared_sojourns(rows, servers, (coming * alone).min(0.95 * servers))
+        ServiceDiscipline::Shared { arrival_rate } => {
+            shared_sojourns(rows, servers, (arrival_rate * unloaded_latency).min(0.95 * servers))
         }
     };
-    let weight = |row: &LevelStats| row.count / (NEIGHBOURS * variation * row.mean * row.mean);
-    let pairs = || rows.iter().zip(&times);
-    let demand = pairs().map(|(row, time)| weight(row) * row.mean * time).sum::<f64>()
-        / pairs().map(|(row, time)| weight(row) * time * time).sum::<f64>();
-    let off = |(row, time): (&LevelStats, &f64)| {
-        let off = row.mean - demand * time;
-        weight(row) * off * off
+    let weight = |row: &LevelStats| row.count / (CORRELATION_FACTOR * variation * row.mean * row.mean);
+    let pairs = || rows.iter().zip(&sojourns);
+    let demand = pairs().map(|(row, sojourn)| weight(row) * row.mean * sojourn).sum::<f64>()
+        / pairs().map(|(row, sojourn)| weight(row) * sojourn * sojourn).sum::<f64>();
+    let weighted_square = |(row, sojourn): (&LevelStats, &f64)| {
+        let deviation = row.mean - demand * sojourn;
+        weight(row) * deviation * deviation
     };
-    (pairs().map(off).sum(), demand)
+    (pairs().map(weighted_square).sum(), demand)
 }
 
 /// Returns the time of the n-th request of a line with `servers`, in services.
-fn fifo_sojourn(in_flight: f64, servers: f64, left: f64) -> f64 {
+fn fifo_sojourn(in_flight: f64, servers: f64, residual: f64) -> f64 {
     let ahead = in_flight - servers;
     if ahead <= 0.0 {
         return 1.0;
     }
     // Between whole numbers the first step is a part of one.
-    1.0 + (ahead - 1.0 + left).max(ahead.min(1.0) * left) / servers
+    1.0 + (ahead - 1.0 + residual).max(ahead.min(1.0) * residual) / servers
 }
 
 /// Returns the times with shared servers and `arrival_rate` arrivals in a service.
@@ -130,58 +130,58 @@ fn fifo_sojourn(in_flight: f64, servers: f64, left: f64) -> f64 {
 /// ```text
 /// (coming + n m(n)) V(n) = 1 + coming V(n + 1) + (n - 1) m(n) V(n - 1)
 /// ```
-fn shared_sojourns(rows: &[LevelStats], servers: f64, coming: f64) -> Vec<f64> {
-    let most = rows.last().map_or(1, |row| libm::ceil(row.in_flight) as usize).min(MOST);
+fn shared_sojourns(rows: &[LevelStats], servers: f64, arrival_rate: f64) -> Vec<f64> {
+    let max_level = rows.last().map_or(1, |row| libm::ceil(row.in_flight) as usize).min(MAX_LEVEL);
     // The states go to twice the observed range; beyond that there are no arrivals.
-    let states = 2 * most + 8;
-    let (mut over, mut right) = (vec![0.0; states + 1], vec![0.0; states + 1]);
+    let states = 2 * max_level + 8;
+    let (mut slopes, mut intercepts) = (vec![0.0; states + 1], vec![0.0; states + 1]);
     for n in 1..=states {
-        let at_once = n as f64;
-        let speed = (servers / at_once).min(1.0);
-        let coming = if n == states { 0.0 } else { coming };
-        let before = (at_once - 1.0) * speed;
-        let pivot = coming + at_once * speed - before * over[n - 1];
-        over[n] = coming / pivot;
-        right[n] = (1.0 + before * right[n - 1]) / pivot;
+        let concurrency = n as f64;
+        let speed = (servers / concurrency).min(1.0);
+        let arrivals = if n == states { 0.0 } else { arrival_rate };
+        let departure_rate = (concurrency - 1.0) * speed;
+        let pivot = arrivals + concurrency * speed - departure_rate * slopes[n - 1];
+        slopes[n] = arrivals / pivot;
+        intercepts[n] = (1.0 + departure_rate * intercepts[n - 1]) / pivot;
     }
     let mut sojourn = vec![0.0; states + 2];
     for n in (1..=states).rev() {
-        sojourn[n] = right[n] + over[n] * sojourn[n + 1];
+        sojourn[n] = intercepts[n] + slopes[n] * sojourn[n + 1];
     }
-    let of = |row: &LevelStats| {
-        let at = row.in_flight.clamp(1.0, most as f64);
-        let (below, part) = (at as usize, at - libm::floor(at));
-        let inside = sojourn[below] * (1.0 - part) + sojourn[below + 1] * part;
+    let sojourn_at = |row: &LevelStats| {
+        let in_flight = row.in_flight.clamp(1.0, max_level as f64);
+        let (level, fraction) = (in_flight as usize, in_flight - libm::floor(in_flight));
+        let interpolated = sojourn[level] * (1.0 - fraction) + sojourn[level + 1] * fraction;
         // Far above the knee each further one costs the same.
-        inside + (row.in_flight - at) * (sojourn[most] - sojourn[most - 1])
+        interpolated + (row.in_flight - in_flight) * (sojourn[max_level] - sojourn[max_level - 1])
     };
-    rows.iter().map(of).collect()
+    rows.iter().map(sojourn_at).collect()
 }
 
 /// The requests below which levels do not count.
-const ENOUGH: f64 = 200.0;
+const MIN_REQUESTS: f64 = 200.0;
 
 /// The maximum misfit of an accepted pair beyond the best one: two standard deviations.
-const BELIEVED: f64 = 4.0;
+const MISFIT_TOLERANCE: f64 = 4.0;
 
 /// The minimum width of an interval to either side: real members match none of the hypotheses.
-const SURE: f64 = 1.05;
+const MODEL_MARGIN: f64 = 1.05;
 
 /// The factor of the variance of levels' means over that of independent requests: simultaneous requests wait
 /// for the same.
-const NEIGHBOURS: f64 = 2.0;
+const CORRELATION_FACTOR: f64 = 2.0;
 
 /// The concurrency beyond which sojourns are extrapolated.
-const MOST: usize = 256;
+const MAX_LEVEL: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rows(most: usize, mean: impl Fn(f64) -> f64, count: f64) -> Vec<LevelStats> {
+    fn rows(max_in_flight: usize, mean: impl Fn(f64) -> f64, count: f64) -> Vec<LevelStats> {
         let row =
             |n: usize| LevelStats { in_flight: n as f64, count: count / n as f64, mean: mean(n as f64) };
-        (1..=most).map(row).collect()
+        (1..=max_in_flight).map(row).collect()
     }
 
     #[test]
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn shared_processors_are_found() {
         let levels = rows(12, |n| n, 20_000.0);
-        let truth = shared_sojourns(&levels, 2.0, 0.8);
-        let levels = rows(12, |n| 0.02 * truth[n as usize - 1], 20_000.0);
+        let expected = shared_sojourns(&levels, 2.0, 0.8);
+        let levels = rows(12, |n| 0.02 * expected[n as usize - 1], 20_000.0);
         let fit = fit(&levels, 1.0, 40.0).unwrap();
         assert!(fit.low <= 100.0 && fit.high >= 100.0 && fit.high / fit.low < 1.7, "{fit:?}");
         assert!(fit.shared, "{fit:?}");
@@ -205,8 +205,8 @@ mod tests {
     fn one_shared_processor_is_as_the_formula_has_it() {
         // V(n) = (n + 1) / (2 - load) for M/M/1.
         let levels = rows(6, |n| n, 1.0);
-        for (found, n) in shared_sojourns(&levels, 1.0, 0.5).iter().zip(1..) {
-            assert!((found / (f64::from(n + 1) / 1.5) - 1.0).abs() < 0.02, "{n}: {found}");
+        for (sojourn, n) in shared_sojourns(&levels, 1.0, 0.5).iter().zip(1..) {
+            assert!((sojourn / (f64::from(n + 1) / 1.5) - 1.0).abs() < 0.02, "{n}: {sojourn}");
         }
     }
 

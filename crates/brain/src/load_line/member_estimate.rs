@@ -43,7 +43,7 @@ pub(super) struct MemberEstimator {
     cohosted: CohostedWork,
     shared: [f64; 4],
     /// The recent requests a second that other balancers send to it.
-    elsewhere: f64,
+    rate_elsewhere: f64,
     /// The share of its host that other work keeps busy, and whether that varies.
     other_work: Option<f64>,
     other_work_varies: bool,
@@ -73,11 +73,11 @@ pub(super) struct LoadWindow {
     /// The requests a second of the looks in it.
     min_rate: f64,
     max_rate: f64,
-    looks: f64,
-    unsound: bool,
+    sample_count: f64,
+    has_failures: bool,
     /// The requests of others that share its host, and of other balancers.
     cohosted_requests: f64,
-    elsewhere: f64,
+    requests_elsewhere: f64,
     shares: f64,
     reports: f64,
     processors: Option<f64>,
@@ -107,15 +107,15 @@ pub(super) struct CapacityEstimate {
 impl CapacityEstimate {
     /// Returns `true` if it is narrow enough for a number.
     pub(super) fn known(&self) -> bool {
-        self.high <= WIDE * self.low
+        self.high <= MAX_KNOWN_RATIO * self.low
     }
 }
 
 impl BaseServiceTime {
     /// Adds the result of a window.
-    pub(super) fn add(&mut self, seconds: f64, weight: f64, kept: f64) {
-        self.sum = self.sum * kept + seconds * weight;
-        self.weight = self.weight * kept + weight;
+    pub(super) fn add(&mut self, seconds: f64, weight: f64, decay: f64) {
+        self.sum = self.sum * decay + seconds * weight;
+        self.weight = self.weight * decay + weight;
     }
 
     pub(super) fn seconds(&self) -> Option<f64> {
@@ -125,15 +125,15 @@ impl BaseServiceTime {
 
 impl LoadWindow {
     /// Adds a look of `seconds`.
-    pub(super) fn add(&mut self, requests: f64, took: f64, seconds: f64, sound: bool) {
+    pub(super) fn add(&mut self, requests: f64, request_seconds: f64, seconds: f64, is_sound: bool) {
         let rate = requests / seconds;
-        self.min_rate = if self.looks > 0.0 { self.min_rate.min(rate) } else { rate };
+        self.min_rate = if self.sample_count > 0.0 { self.min_rate.min(rate) } else { rate };
         self.max_rate = self.max_rate.max(rate);
-        self.looks += 1.0;
+        self.sample_count += 1.0;
         self.seconds += seconds;
         self.requests += requests;
-        self.request_seconds += took;
-        self.unsound |= !sound;
+        self.request_seconds += request_seconds;
+        self.has_failures |= !is_sound;
     }
 
     /// Returns the requests a second.
@@ -143,35 +143,37 @@ impl LoadWindow {
 
     /// Returns `true` if the load was constant, except for chance, and requests succeeded.
     pub(super) fn is_steady(&self) -> bool {
-        let chance = libm::sqrt(self.rate() * self.looks / self.seconds.max(1e-9));
-        !self.unsound && self.max_rate - self.min_rate <= SAME * self.rate() + CHANCE * chance
+        let deviation = libm::sqrt(self.rate() * self.sample_count / self.seconds.max(1e-9));
+        !self.has_failures
+            && self.max_rate - self.min_rate <= STEADY_TOLERANCE * self.rate() + NOISE_DEVIATIONS * deviation
     }
 }
 
 impl MemberEstimator {
     /// Takes a look after `seconds`. Returns the ended requests, the time that they took, and the failed
     /// ones.
-    pub(super) fn observe(&mut self, seen: &MemberLoadSample<'_>, seconds: f64) -> (f64, f64, f64) {
-        let counts = (seen.requests, seen.failures, seen.seconds);
-        let beside = core::mem::replace(&mut self.cohosted, seen.cohosted);
-        let Some((requests, failures, took)) = self.last.replace(counts) else {
-            self.table.observe(seen.levels, 1.0, false);
+    pub(super) fn observe(&mut self, sample: &MemberLoadSample<'_>, seconds: f64) -> (f64, f64, f64) {
+        let counts = (sample.requests, sample.failures, sample.seconds);
+        let previous_cohosted = core::mem::replace(&mut self.cohosted, sample.cohosted);
+        let Some((requests, failures, previous_seconds)) = self.last.replace(counts) else {
+            self.table.observe(sample.levels, 1.0, false);
             return (0.0, 0.0, 0.0);
         };
-        let ended = seen.requests.wrapping_sub(requests) as f64;
-        let failed = seen.failures.wrapping_sub(failures) as f64;
-        let took = (seen.seconds - took).max(0.0);
-        let sound = failed <= MAX_FAILURE_SHARE * ended;
+        let ended = sample.requests.wrapping_sub(requests) as f64;
+        let failed = sample.failures.wrapping_sub(failures) as f64;
+        let request_seconds = (sample.seconds - previous_seconds).max(0.0);
+        let is_sound = failed <= MAX_FAILURE_SHARE * ended;
         // A level that is counted a moment before its request shows with the next request that ends.
         if ended > 0.0 {
-            self.table.observe(seen.levels, decay_factor(seconds, super::MEMORY), sound);
+            self.table.observe(sample.levels, decay_factor(seconds, super::LONG_HALF_LIFE), is_sound);
         }
-        self.window.add(ended, took, seconds, sound);
-        self.window.elsewhere += seen.rate_elsewhere * seconds;
-        let kept = decay_factor(seconds, super::RECENT);
-        self.elsewhere = self.elsewhere * kept + seen.rate_elsewhere * (1.0 - kept);
-        self.meter_report = seen.meter_report;
-        if let Some((cpu, at)) = seen.cpu.filter(|(_, at)| self.cpu_reported_at.is_none_or(|told| *at > told))
+        self.window.add(ended, request_seconds, seconds, is_sound);
+        self.window.requests_elsewhere += sample.rate_elsewhere * seconds;
+        let decay = decay_factor(seconds, super::RECENT_HALF_LIFE);
+        self.rate_elsewhere = self.rate_elsewhere * decay + sample.rate_elsewhere * (1.0 - decay);
+        self.meter_report = sample.meter_report;
+        if let Some((cpu, at)) =
+            sample.cpu.filter(|(_, at)| self.cpu_reported_at.is_none_or(|reported_at| *at > reported_at))
         {
             self.cpu_reported_at = Some(at);
             self.whole_host = cpu.whole_host;
@@ -179,21 +181,28 @@ impl MemberEstimator {
             self.window.reports += 1.0;
             self.window.processors = cpu.processors;
         }
-        self.long_term_requests = self.long_term_requests * decay_factor(seconds, super::MEMORY) + ended;
-        let others = seen.cohosted.requests.wrapping_sub(beside.requests) as f64;
-        let theirs = (seen.cohosted.seconds - beside.seconds).max(0.0);
+        self.long_term_requests =
+            self.long_term_requests * decay_factor(seconds, super::LONG_HALF_LIFE) + ended;
+        let cohosted_requests = sample.cohosted.requests.wrapping_sub(previous_cohosted.requests) as f64;
+        let cohosted_seconds = (sample.cohosted.seconds - previous_cohosted.seconds).max(0.0);
         // A new member brings all its earlier counts.
-        let others = if seen.cohosted.members == beside.members { [others, theirs] } else { [0.0; 2] };
-        self.window.cohosted_requests += others[0];
-        let kept = decay_factor(seconds, super::MEMORY);
-        for (shared, fresh) in self.shared.iter_mut().zip([ended, took, others[0], others[1]]) {
-            *shared = *shared * kept + fresh;
+        let cohosted = if sample.cohosted.members == previous_cohosted.members {
+            [cohosted_requests, cohosted_seconds]
+        } else {
+            [0.0; 2]
+        };
+        self.window.cohosted_requests += cohosted[0];
+        let decay = decay_factor(seconds, super::LONG_HALF_LIFE);
+        for (shared, increment) in
+            self.shared.iter_mut().zip([ended, request_seconds, cohosted[0], cohosted[1]])
+        {
+            *shared = *shared * decay + increment;
         }
-        let kept = decay_factor(seconds, super::RECENT);
-        for (recent, fresh) in self.recent.iter_mut().zip([ended, took, seconds]) {
-            *recent = *recent * kept + fresh;
+        let decay = decay_factor(seconds, super::RECENT_HALF_LIFE);
+        for (recent, increment) in self.recent.iter_mut().zip([ended, request_seconds, seconds]) {
+            *recent = *recent * decay + increment;
         }
-        (ended, took, failed)
+        (ended, request_seconds, failed)
     }
 
     /// Returns the evidence of a member that has done nothing so far.
@@ -203,7 +212,7 @@ impl MemberEstimator {
 
     /// Returns `true` if that many requests were counted at the last look.
     pub(super) fn is_current(&self, requests: u64) -> bool {
-        self.last.is_some_and(|(known, ..)| known == requests)
+        self.last.is_some_and(|(last_requests, ..)| last_requests == requests)
     }
 
     /// Restarts its share after a change of the members.
@@ -224,9 +233,9 @@ impl MemberEstimator {
     /// Ends a window and returns it.
     pub(super) fn close_window(&mut self) -> LoadWindow {
         let window = core::mem::take(&mut self.window);
-        let kept = decay_factor(window.seconds, super::MEMORY);
+        let decay = decay_factor(window.seconds, super::LONG_HALF_LIFE);
         self.host_regression.advance(window.seconds);
-        self.peak *= kept;
+        self.peak *= decay;
         if !window.is_steady() || window.requests <= 0.0 {
             return window;
         }
@@ -234,16 +243,20 @@ impl MemberEstimator {
         if window.reports > 0.0 {
             let (share, processors) = (window.shares / window.reports, window.processors);
             // The requests of all balancers.
-            let all = window.rate() + window.elsewhere / window.seconds.max(1e-9);
+            let total_rate = window.rate() + window.requests_elsewhere / window.seconds.max(1e-9);
             if self.whole_host {
-                let others = window.cohosted_requests / window.seconds.max(1e-9);
-                self.host_regression.add(all + others * self.cohosted_cost_ratio(), share, processors);
+                let cohosted_rate = window.cohosted_requests / window.seconds.max(1e-9);
+                self.host_regression.add(
+                    total_rate + cohosted_rate * self.cohosted_cost_ratio(),
+                    share,
+                    processors,
+                );
             } else {
                 self.utilization.add(
-                    all,
+                    total_rate,
                     CpuUtilization { share, processors, whole_host: false },
                     window.seconds,
-                    kept,
+                    decay,
                 );
             }
         }
@@ -252,14 +265,22 @@ impl MemberEstimator {
 
     /// Returns the time of requests of others that share its host, as a multiple of its own.
     fn cohosted_cost_ratio(&self) -> f64 {
-        let [requests, took, others, theirs] = self.shared;
-        if took > 0.0 && others > 0.0 { theirs / others / (took / requests) } else { 0.0 }
+        let [requests, request_seconds, cohosted_requests, cohosted_seconds] = self.shared;
+        if request_seconds > 0.0 && cohosted_requests > 0.0 {
+            cohosted_seconds / cohosted_requests / (request_seconds / requests)
+        } else {
+            0.0
+        }
     }
 
     /// Returns its part of the work of balanced requests on its host.
     fn host_share(&self) -> f64 {
-        let [_, took, _, theirs] = self.shared;
-        if took > 0.0 && theirs > 0.0 { took / (took + theirs) } else { 1.0 }
+        let [_, request_seconds, _, cohosted_seconds] = self.shared;
+        if request_seconds > 0.0 && cohosted_seconds > 0.0 {
+            request_seconds / (request_seconds + cohosted_seconds)
+        } else {
+            1.0
+        }
     }
 
     /// Returns the share of its host that other work keeps busy, if the report is that of a host and it is
@@ -271,8 +292,8 @@ impl MemberEstimator {
     /// Returns the share of its host that other work keeps busy, or 0, if it is not certainly small and its
     /// capacity is unknown.
     pub(super) fn uncertain_other_work(&self) -> Option<f64> {
-        let unknown = self.estimate.is_none_or(|estimate| !estimate.known());
-        self.other_work.filter(|_| unknown && !self.no_other_work)
+        let is_unknown = self.estimate.is_none_or(|estimate| !estimate.known());
+        self.other_work.filter(|_| is_unknown && !self.no_other_work)
     }
 
     /// Returns `true` if nothing is known although the cost of a request is: the rest of its time may have a
@@ -287,23 +308,24 @@ impl MemberEstimator {
         if !self.whole_host {
             return self.utilization.bound();
         }
-        let HostEstimate { bound, other_work: other, other_work_varies: restless, no_other_work: alone } =
-            self.host_regression.estimate(self.quickest())?;
-        (self.other_work, self.other_work_varies, self.no_other_work) = (Some(other), restless, alone);
-        let part = self.host_share();
-        let processors = bound.processors.map(|(count, demand)| (count * part, demand));
-        let (low, best, high) = (bound.low * part, bound.best * part, bound.high * part);
+        let HostEstimate { bound, other_work, other_work_varies: varies, no_other_work } =
+            self.host_regression.estimate(self.low_concurrency_time())?;
+        (self.other_work, self.other_work_varies, self.no_other_work) =
+            (Some(other_work), varies, no_other_work);
+        let host_share = self.host_share();
+        let processors = bound.processors.map(|(count, demand)| (count * host_share, demand));
+        let (low, best, high) = (bound.low * host_share, bound.best * host_share, bound.high * host_share);
         Some(ThroughputBound { low, best, high, processors })
     }
 
     /// Returns the maximum seconds that a request takes at low concurrency.
-    fn quickest(&self) -> Option<f64> {
-        self.table.low_concurrency_mean(self.host_regression.processors().unwrap_or(1.0), ALONE)
+    fn low_concurrency_time(&self) -> Option<f64> {
+        self.table.low_concurrency_mean(self.host_regression.processors().unwrap_or(1.0), MIN_HOST_REQUESTS)
     }
 
     /// Returns the seconds that a request takes at the lowest concurrency seen.
     pub(super) fn base_latency(&self) -> Option<f64> {
-        self.table.low_concurrency_mean(1.0, LEAST_ALONE)
+        self.table.low_concurrency_mean(1.0, MIN_UNLOADED_REQUESTS)
     }
 
     /// Returns the bounds of its capacity that its own requests show.
@@ -313,41 +335,49 @@ impl MemberEstimator {
 
     /// Computes its capacity.
     pub(super) fn update_estimate(&mut self, shape: &ServiceDistribution) {
-        let fit = knee_fit::fit(&self.table.rows(LEAST), shape.variation, self.rate());
-        let mut known: Vec<CapacityEstimate> = Vec::new();
+        let fit = knee_fit::fit(&self.table.rows(MIN_REQUESTS), shape.variation, self.rate());
+        let mut estimates: Vec<CapacityEstimate> = Vec::new();
         let processors = self.processors().map(|bound| {
-            let (low, best, high) = (self.own(bound.low), self.own(bound.best), self.own(bound.high));
+            let (low, best, high) =
+                (self.own_part(bound.low), self.own_part(bound.best), self.own_part(bound.high));
             ThroughputBound { low, best, high, ..bound }
         });
-        let mut above = f64::INFINITY;
-        let lines = fit.is_some_and(|fit| !fit.shared && fit.high <= WIDE * fit.low);
+        let mut upper_bound = f64::INFINITY;
+        let separate_queues = fit.is_some_and(|fit| !fit.shared && fit.high <= MAX_KNOWN_RATIO * fit.low);
         if let Some(bound) = processors {
             match self.bounds(&bound) {
-                Some((servers, ..)) => known.push(CapacityEstimate {
+                Some((servers, ..)) => estimates.push(CapacityEstimate {
                     low: bound.low,
                     best: bound.best,
                     high: bound.high,
                     servers,
-                    shared: !lines,
+                    shared: !separate_queues,
                     source: match self.other_work_share() {
                         Some(_) => "how busy its host's processors are, less what is other work there",
                         None => "how busy its processors are",
                     },
                 }),
-                None => above = bound.high,
+                None => upper_bound = bound.high,
             }
         }
         if let Some(MeterReport { knee, work }) =
-            self.meter_report.filter(|said| said.knee >= 1.0 && said.work > 0.0)
+            self.meter_report.filter(|report| report.knee >= 1.0 && report.work > 0.0)
         {
-            let best = self.own(knee / work);
-            let (low, high) = (best / METER.0, best * METER.1);
+            let best = self.own_part(knee / work);
+            let (low, high) = (best / METER_MARGINS.0, best * METER_MARGINS.1);
             let source = "what it says of itself with its answers";
-            known.push(CapacityEstimate { low, best, high, servers: knee, shared: !lines, source });
+            estimates.push(CapacityEstimate {
+                low,
+                best,
+                high,
+                servers: knee,
+                shared: !separate_queues,
+                source,
+            });
         }
         // With varying other work on the processors, times do not grow with the requests alone.
         if let Some(fit) = fit.filter(|_| !self.other_work_varies && self.other_work_share().is_none()) {
-            known.push(CapacityEstimate {
+            estimates.push(CapacityEstimate {
                 low: fit.low,
                 best: fit.best.max(fit.low),
                 high: fit.high,
@@ -358,79 +388,81 @@ impl MemberEstimator {
         }
         // The rate served during less other work is no lower end.
         let peak = if self.other_work_varies { 0.0 } else { self.peak };
-        self.estimate = weighed(&known).map(|estimate| bounded(estimate, above, peak));
+        self.estimate =
+            combine_estimates(&estimates).map(|estimate| clamp_estimate(estimate, upper_bound, peak));
     }
 
     /// Returns the part of its total capacity that other balancers leave, and at least its present rate for
     /// this one.
-    fn own(&self, all: f64) -> f64 {
-        (all - self.elsewhere).max(self.rate().min(all))
+    fn own_part(&self, total_rate: f64) -> f64 {
+        (total_rate - self.rate_elsewhere).max(self.rate().min(total_rate))
     }
 
     /// Returns the processors and the processor seconds of a request, if those are a significant part of its
     /// time.
     fn bounds(&self, bound: &ThroughputBound) -> Option<(f64, f64)> {
         let (processors, demand) = bound.processors?;
-        let alone = self.table.mean_up_to(processors, LEAST_ALONE).or_else(|| {
-            let (requests, took) = (self.recent[0], self.recent[1]);
-            (requests > LEAST_ALONE).then(|| took / requests)
+        let unloaded_latency = self.table.mean_up_to(processors, MIN_UNLOADED_REQUESTS).or_else(|| {
+            let (requests, request_seconds) = (self.recent[0], self.recent[1]);
+            (requests > MIN_UNLOADED_REQUESTS).then(|| request_seconds / requests)
         })?;
         // Other work prolongs all of it.
-        let alone = alone * (1.0 - self.other_work.unwrap_or(0.0));
-        (demand >= PART * alone).then_some((processors.max(1.0), demand))
+        let unloaded_latency = unloaded_latency * (1.0 - self.other_work.unwrap_or(0.0));
+        (demand >= MIN_DEMAND_SHARE * unloaded_latency).then_some((processors.max(1.0), demand))
     }
 }
 
 /// Returns the narrowest interval, within the others; or another that lies wholly below.
-fn weighed(known: &[CapacityEstimate]) -> Option<CapacityEstimate> {
-    let wide = |estimate: &CapacityEstimate| estimate.high / estimate.low;
-    let mut chosen = *known.iter().min_by(|one, other| wide(one).total_cmp(&wide(other)))?;
-    for other in known {
-        if other.high * CLEARLY < chosen.low {
-            chosen = *other;
-        } else if other.low <= chosen.high && other.high >= chosen.low {
-            (chosen.low, chosen.high) = (chosen.low.max(other.low), chosen.high.min(other.high));
-            chosen.best = chosen.best.clamp(chosen.low, chosen.high);
+fn combine_estimates(estimates: &[CapacityEstimate]) -> Option<CapacityEstimate> {
+    let relative_width = |estimate: &CapacityEstimate| estimate.high / estimate.low;
+    let mut best =
+        *estimates.iter().min_by(|left, right| relative_width(left).total_cmp(&relative_width(right)))?;
+    for other in estimates {
+        if other.high * CLEARLY_LOWER_RATIO < best.low {
+            best = *other;
+        } else if other.low <= best.high && other.high >= best.low {
+            (best.low, best.high) = (best.low.max(other.low), best.high.min(other.high));
+            best.best = best.best.clamp(best.low, best.high);
         }
     }
-    Some(chosen)
+    Some(best)
 }
 
 /// Limits an estimate to at most `above`, and at least the served rate.
-fn bounded(mut estimate: CapacityEstimate, above: f64, peak: f64) -> CapacityEstimate {
-    for end in [&mut estimate.low, &mut estimate.best, &mut estimate.high] {
-        *end = end.min(above).max(peak);
+fn clamp_estimate(mut estimate: CapacityEstimate, upper_bound: f64, peak: f64) -> CapacityEstimate {
+    for value in [&mut estimate.low, &mut estimate.best, &mut estimate.high] {
+        *value = value.min(upper_bound).max(peak);
     }
     estimate
 }
 
 /// The greatest ratio of the ends of an interval that counts as a number.
-const WIDE: f64 = 3.0;
+const MAX_KNOWN_RATIO: f64 = 3.0;
 
 /// The errors of members' knees: within a third for processors, and between half and one and a half for
 /// queues (docs/decisions/0004). They may be too large by the first factor. They may be too small by two,
 /// which is reduced here so that [`WIDE`] still accepts it as a number.
-const METER: (f64, f64) = (1.5, 1.98);
+const METER_MARGINS: (f64, f64) = (1.5, 1.98);
 
 /// The minimum share of processor time in a request's time alone if processors are the limit.
-const PART: f64 = 0.3;
+const MIN_DEMAND_SHARE: f64 = 0.3;
 
 /// The factor by which the upper end of a source must lie below another to overrule it.
-const CLEARLY: f64 = 1.25;
+const CLEARLY_LOWER_RATIO: f64 = 1.25;
 
 /// The number of requests at a level, and of those alone, that make a mean.
-const LEAST: f64 = 3.0;
-const LEAST_ALONE: f64 = 20.0;
+const MIN_REQUESTS: f64 = 3.0;
+const MIN_UNLOADED_REQUESTS: f64 = 20.0;
 
 /// The number of requests that make a mean of the time that bounds the cost of one.
-const ALONE: f64 = 100.0;
+const MIN_HOST_REQUESTS: f64 = 100.0;
 
 /// The share of failures above which response times do not count: rejections are fast.
 pub(super) const MAX_FAILURE_SHARE: f64 = 0.05;
 
 /// The difference of looks under a constant load: a share of it, and a multiple of chance.
-const SAME: f64 = 0.3;
-const CHANCE: f64 = 5.0;
+const STEADY_TOLERANCE: f64 = 0.3;
+const NOISE_DEVIATIONS: f64 = 5.0;
 
 #[cfg(test)]
 mod tests {
@@ -444,18 +476,21 @@ mod tests {
     #[test]
     fn the_narrowest_counts_within_the_others_and_a_lower_limit_overrules_it() {
         let cpu = estimate(90.0, 95.0, 105.0);
-        assert_eq!(weighed(&[estimate(93.0, 120.0, f64::INFINITY), cpu]), Some(estimate(93.0, 95.0, 105.0)));
-        assert_eq!(weighed(&[cpu, estimate(40.0, 50.0, 60.0)]), Some(estimate(40.0, 50.0, 60.0)));
-        assert_eq!(weighed(&[cpu, estimate(70.0, 75.0, 85.0)]), Some(cpu), "not clearly lower");
-        assert_eq!(weighed(&[]), None);
+        assert_eq!(
+            combine_estimates(&[estimate(93.0, 120.0, f64::INFINITY), cpu]),
+            Some(estimate(93.0, 95.0, 105.0))
+        );
+        assert_eq!(combine_estimates(&[cpu, estimate(40.0, 50.0, 60.0)]), Some(estimate(40.0, 50.0, 60.0)));
+        assert_eq!(combine_estimates(&[cpu, estimate(70.0, 75.0, 85.0)]), Some(cpu), "not clearly lower");
+        assert_eq!(combine_estimates(&[]), None);
     }
 
     /// Returns the evidence after two minutes of 50 requests a second from here, at a server of two
     /// processors that can serve 200. The reported utilization is the last argument.
-    fn minutes(elsewhere: f64, told: f64) -> MemberEstimator {
-        let mut gauge = MemberEstimator::idle();
+    fn after_two_minutes(elsewhere: f64, cpu_share: f64) -> MemberEstimator {
+        let mut estimator = MemberEstimator::idle();
         for second in 1..=120_u64 {
-            let seen = MemberLoadSample {
+            let sample = MemberLoadSample {
                 id: MemberId(1),
                 usable: true,
                 weight: 1.0,
@@ -466,33 +501,33 @@ mod tests {
                 levels: &[],
                 meter_report: None,
                 cpu: Some((
-                    CpuUtilization { share: told, processors: Some(2.0), whole_host: false },
+                    CpuUtilization { share: cpu_share, processors: Some(2.0), whole_host: false },
                     Time(1_000_000_000 * second),
                 )),
                 cohosted: CohostedWork::default(),
                 rate_elsewhere: elsewhere,
             };
-            gauge.observe(&seen, 1.0);
+            estimator.observe(&sample, 1.0);
             if second % 5 == 0 {
-                gauge.close_window();
-                gauge.update_estimate(&ServiceDistribution::exponential());
+                estimator.close_window();
+                estimator.update_estimate(&ServiceDistribution::exponential());
             }
         }
-        gauge
+        estimator
     }
 
     #[test]
     fn what_other_balancers_send_is_not_there_for_this_one() {
-        let alone = minutes(0.0, 0.25).estimate.unwrap();
-        assert!((alone.best / 200.0 - 1.0).abs() < 0.05, "{alone:?}");
+        let sole_balancer = after_two_minutes(0.0, 0.25).estimate.unwrap();
+        assert!((sole_balancer.best / 200.0 - 1.0).abs() < 0.05, "{sole_balancer:?}");
         // 120 a second keep it busy, of which these are 50.
-        let one_of_two = minutes(70.0, 0.6).estimate.unwrap();
+        let one_of_two = after_two_minutes(70.0, 0.6).estimate.unwrap();
         assert!((one_of_two.best / 130.0 - 1.0).abs() < 0.08, "{one_of_two:?}");
     }
 
     #[test]
     fn what_was_served_is_a_lower_end() {
-        assert_eq!(bounded(estimate(90.0, 95.0, 100.0), 98.0, 97.0), estimate(97.0, 97.0, 98.0));
+        assert_eq!(clamp_estimate(estimate(90.0, 95.0, 100.0), 98.0, 97.0), estimate(97.0, 97.0, 98.0));
         assert!(estimate(90.0, 95.0, 105.0).known() && !estimate(10.0, 20.0, 40.0).known());
         assert!(!estimate(10.0, 20.0, f64::INFINITY).known());
     }

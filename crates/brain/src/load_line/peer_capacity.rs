@@ -12,7 +12,7 @@
 
 use alloc::vec::Vec;
 
-use super::host_regression::student;
+use super::host_regression::student_quantile;
 
 /// A member and the evidence of its capacity.
 #[derive(Clone, Copy, Debug)]
@@ -22,16 +22,16 @@ pub(super) struct PeerCapacity {
     /// The requests a second that it can serve, if that is known.
     pub(super) known: Option<f64>,
     /// The bounds that its own requests show.
-    pub(super) least: f64,
-    pub(super) most: f64,
+    pub(super) min_capacity: f64,
+    pub(super) max_capacity: f64,
     /// The seconds that a request takes there at low concurrency.
     pub(super) base_seconds: Option<f64>,
 }
 
 impl PeerCapacity {
     /// Returns one unit of the compared quantity in requests a second; `None` if that is not known.
-    fn scale(&self, at_once: bool) -> Option<f64> {
-        let scale = if at_once { self.unit / self.base_seconds? } else { self.unit };
+    fn scale(&self, by_concurrency: bool) -> Option<f64> {
+        let scale = if by_concurrency { self.unit / self.base_seconds? } else { self.unit };
         (scale.is_finite() && scale > 0.0).then_some(scale)
     }
 }
@@ -47,15 +47,15 @@ pub(super) struct CapacityGuess {
 /// share (that of the mean of the known members). `None` without a known member.
 pub(super) fn guess_capacities(peers: &[PeerCapacity]) -> Option<(Vec<CapacityGuess>, f64)> {
     let by_rate = PeerDistribution::of(peers, false)?;
-    let at_once = PeerDistribution::of(peers, true);
+    let by_concurrency = PeerDistribution::of(peers, true);
     let guess = |peer: &PeerCapacity| {
-        let narrower = at_once.filter(|spread| spread.width() < by_rate.width());
-        let found = narrower.and_then(|spread| spread.guess(peer, true));
-        let nothing = CapacityGuess { best: peer.least, high: f64::INFINITY };
-        found.or_else(|| by_rate.guess(peer, false)).unwrap_or(nothing)
+        let narrower = by_concurrency.filter(|distribution| distribution.width() < by_rate.width());
+        let found_guess = narrower.and_then(|distribution| distribution.guess(peer, true));
+        let unbounded = CapacityGuess { best: peer.min_capacity, high: f64::INFINITY };
+        found_guess.or_else(|| by_rate.guess(peer, false)).unwrap_or(unbounded)
     };
     let unknown = peers.iter().filter(|peer| peer.known.is_none());
-    Some((unknown.map(guess).collect(), 1.0 / (1.0 + by_rate.known)))
+    Some((unknown.map(guess).collect(), 1.0 / (1.0 + by_rate.known_count)))
 }
 
 /// The distribution of the logarithm of a quantity among peers.
@@ -64,73 +64,79 @@ struct PeerDistribution {
     mean: f64,
     deviation: f64,
     /// The number of known peers.
-    known: f64,
+    known_count: f64,
 }
 
 impl PeerDistribution {
     /// Fits the distribution; `None` without a known member.
-    fn of(peers: &[PeerCapacity], at_once: bool) -> Option<Self> {
+    fn of(peers: &[PeerCapacity], by_concurrency: bool) -> Option<Self> {
         let log = |peer: &PeerCapacity, rate: f64| {
-            Some(libm::log(rate / peer.scale(at_once)?)).filter(|log| log.is_finite())
+            Some(libm::log(rate / peer.scale(by_concurrency)?)).filter(|log| log.is_finite())
         };
-        let known: Vec<f64> = peers.iter().filter_map(|peer| log(peer, peer.known?)).collect();
+        let known_logs: Vec<f64> = peers.iter().filter_map(|peer| log(peer, peer.known?)).collect();
         let unknown = peers.iter().filter(|peer| peer.known.is_none());
-        let floors: Vec<f64> = unknown.filter_map(|peer| log(peer, peer.least)).collect();
-        if known.is_empty() {
+        let floors: Vec<f64> = unknown.filter_map(|peer| log(peer, peer.min_capacity)).collect();
+        if known_logs.is_empty() {
             return None;
         }
-        let count = known.len() as f64;
-        let mut mean = known.iter().sum::<f64>() / count;
+        let count = known_logs.len() as f64;
+        let mut mean = known_logs.iter().sum::<f64>() / count;
         let mut deviation = PRIOR;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ITERATIONS {
             // A bound far below the mean carries no information.
             let censored: Vec<(f64, f64)> = floors
                 .iter()
-                .filter(|floor| **floor > mean - FAR * deviation)
+                .filter(|floor| **floor > mean - CENSORING_DEVIATIONS * deviation)
                 .map(|floor| truncated_normal(*floor, mean, deviation))
                 .collect();
-            let all = count + censored.len() as f64;
-            mean = (known.iter().sum::<f64>() + censored.iter().map(|one| one.0).sum::<f64>()) / all;
-            let off = |value: f64| (value - mean) * (value - mean);
-            let squares = known.iter().map(|value| off(*value)).sum::<f64>()
-                + censored.iter().map(|(value, variance)| off(*value) + variance).sum::<f64>();
+            let total_count = count + censored.len() as f64;
+            mean = (known_logs.iter().sum::<f64>() + censored.iter().map(|sample| sample.0).sum::<f64>())
+                / total_count;
+            let squared_deviation = |value: f64| (value - mean) * (value - mean);
+            let squares = known_logs.iter().map(|value| squared_deviation(*value)).sum::<f64>()
+                + censored.iter().map(|(value, variance)| squared_deviation(*value) + variance).sum::<f64>();
             let prior = PRIOR_WORTH * PRIOR * PRIOR;
-            deviation = libm::sqrt((prior + squares) / (PRIOR_WORTH + all - 1.0));
+            deviation = libm::sqrt((prior + squares) / (PRIOR_WORTH + total_count - 1.0));
         }
-        Some(Self { mean, deviation, known: count })
+        Some(Self { mean, deviation, known_count: count })
     }
 
     /// Returns the distance from the mean within which 95 % of members lie.
     fn width(&self) -> f64 {
-        self.deviation * student(PRIOR_WORTH + self.known - 1.0) * libm::sqrt(1.0 + 1.0 / self.known)
+        self.deviation
+            * student_quantile(PRIOR_WORTH + self.known_count - 1.0)
+            * libm::sqrt(1.0 + 1.0 / self.known_count)
     }
 
     /// Guesses the capacity of an unknown member.
-    fn guess(&self, peer: &PeerCapacity, at_once: bool) -> Option<CapacityGuess> {
-        let scale = peer.scale(at_once)?;
-        let floor = libm::log(peer.least / scale).max(self.mean - FARTHEST * self.width());
-        let wide = self.width() / NORMAL;
-        let left = normal_tail((floor - self.mean) / wide);
-        let high = scale * libm::exp(self.mean + wide * beyond_share(UNSURE * left));
+    fn guess(&self, peer: &PeerCapacity, by_concurrency: bool) -> Option<CapacityGuess> {
+        let scale = peer.scale(by_concurrency)?;
+        let floor = libm::log(peer.min_capacity / scale).max(self.mean - MAX_DEVIATIONS * self.width());
+        let scale_deviation = self.width() / NORMAL_QUANTILE;
+        let tail_share = normal_tail((floor - self.mean) / scale_deviation);
+        let high =
+            scale * libm::exp(self.mean + scale_deviation * tail_quantile(TAIL_PROBABILITY * tail_share));
         let variance = self.deviation * self.deviation;
-        let part = normal_tail((floor - self.mean - variance) / self.deviation)
+        let mean_ratio = normal_tail((floor - self.mean - variance) / self.deviation)
             / normal_tail((floor - self.mean) / self.deviation).max(f64::MIN_POSITIVE);
-        let mean = scale * libm::exp(self.mean + variance / 2.0) * part;
-        let high = high.min(peer.most).max(peer.least);
-        let best = if mean.is_finite() { mean } else { peer.least };
-        Some(CapacityGuess { best: best.clamp(peer.least, high), high })
+        let mean = scale * libm::exp(self.mean + variance / 2.0) * mean_ratio;
+        let high = high.min(peer.max_capacity).max(peer.min_capacity);
+        let best = if mean.is_finite() { mean } else { peer.min_capacity };
+        Some(CapacityGuess { best: best.clamp(peer.min_capacity, high), high })
     }
 }
 
 /// Returns the mean and the variance of a normal value that is known to lie above `floor`.
 fn truncated_normal(floor: f64, mean: f64, deviation: f64) -> (f64, f64) {
-    let at = (floor - mean) / deviation;
-    let ratio = if at < 6.0 {
-        libm::exp(-at * at / 2.0) / libm::sqrt(core::f64::consts::TAU) / normal_tail(at)
+    let standardized = (floor - mean) / deviation;
+    let ratio = if standardized < 6.0 {
+        libm::exp(-standardized * standardized / 2.0)
+            / libm::sqrt(core::f64::consts::TAU)
+            / normal_tail(standardized)
     } else {
-        at + 1.0 / at
+        standardized + 1.0 / standardized
     };
-    let variance = (1.0 + at * ratio - ratio * ratio).clamp(0.0, 1.0);
+    let variance = (1.0 + standardized * ratio - ratio * ratio).clamp(0.0, 1.0);
     (mean + deviation * ratio, deviation * deviation * variance)
 }
 
@@ -140,11 +146,11 @@ fn normal_tail(value: f64) -> f64 {
 }
 
 /// Returns the value that a standard normal one exceeds with this probability.
-fn beyond_share(share: f64) -> f64 {
-    let (mut low, mut high) = (-FARTHEST, FARTHEST);
+fn tail_quantile(share: f64) -> f64 {
+    let (mut low, mut high) = (-MAX_DEVIATIONS, MAX_DEVIATIONS);
     for _ in 0..50 {
-        let middle = (low + high) / 2.0;
-        if normal_tail(middle) > share { low = middle } else { high = middle }
+        let midpoint = (low + high) / 2.0;
+        if normal_tail(midpoint) > share { low = midpoint } else { high = midpoint }
     }
     high
 }
@@ -154,89 +160,95 @@ const PRIOR: f64 = 0.4;
 const PRIOR_WORTH: f64 = 3.0;
 
 /// The number of steps of the fit.
-const ROUNDS: usize = 25;
+const MAX_ITERATIONS: usize = 25;
 
 /// The deviations below the mean at which a lower bound carries no information, and beyond which there are no
 /// members.
-const FAR: f64 = 2.0;
-const FARTHEST: f64 = 8.0;
+const CENSORING_DEVIATIONS: f64 = 2.0;
+const MAX_DEVIATIONS: f64 = 8.0;
 
 /// The probability that a member can do more than its upper end, and the deviations within which 95 % of
 /// normal values lie.
-const UNSURE: f64 = 0.05;
-const NORMAL: f64 = 1.96;
+const TAIL_PROBABILITY: f64 = 0.05;
+const NORMAL_QUANTILE: f64 = 1.96;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn peer(unit: f64, known: Option<f64>, least: f64) -> PeerCapacity {
-        PeerCapacity { unit, known, least, most: f64::INFINITY, base_seconds: None }
+    fn peer(unit: f64, known_capacity: Option<f64>, min_capacity: f64) -> PeerCapacity {
+        PeerCapacity {
+            unit,
+            known: known_capacity,
+            min_capacity,
+            max_capacity: f64::INFINITY,
+            base_seconds: None,
+        }
     }
 
     #[test]
     fn without_a_peer_nothing_is_guessed() {
         assert_eq!(guess_capacities(&[peer(1.0, None, 20.0); 3]), None);
         assert_eq!(guess_capacities(&[]), None);
-        let (none, _) = guess_capacities(&[peer(1.0, Some(50.0), 40.0); 2]).unwrap();
-        assert!(none.is_empty());
+        let (guesses, _) = guess_capacities(&[peer(1.0, Some(50.0), 40.0); 2]).unwrap();
+        assert!(guesses.is_empty());
     }
 
     #[test]
     fn the_more_peers_are_alike_the_surer_is_the_guess() {
-        let one_beside = |known: usize| {
-            let mut peers = alloc::vec![peer(1.0, Some(100.0), 95.0); known];
+        let guess_beside = |known_peers: usize| {
+            let mut peers = alloc::vec![peer(1.0, Some(100.0), 95.0); known_peers];
             peers.push(peer(1.0, None, 0.0));
             guess_capacities(&peers).unwrap().0[0]
         };
-        let (few, some, many) = (one_beside(2), one_beside(10), one_beside(60));
+        let (with_few, with_some, with_many) = (guess_beside(2), guess_beside(10), guess_beside(60));
         assert!(
-            few.high > some.high && some.high > many.high && many.high < 135.0,
-            "{few:?} {some:?} {many:?}"
+            with_few.high > with_some.high && with_some.high > with_many.high && with_many.high < 135.0,
+            "{with_few:?} {with_some:?} {with_many:?}"
         );
-        assert!((many.best / 100.0 - 1.0).abs() < 0.05, "{many:?}");
+        assert!((with_many.best / 100.0 - 1.0).abs() < 0.05, "{with_many:?}");
         // A member that was seen to serve more than its peers can serve at least that.
         let mut peers = alloc::vec![peer(1.0, Some(100.0), 95.0); 10];
         peers.push(peer(1.0, None, 300.0));
-        let strong = guess_capacities(&peers).unwrap().0[0];
-        assert!(strong.best > 300.0 && strong.high > strong.best, "{strong:?}");
-        peers[10].most = 310.0;
-        let bounded = guess_capacities(&peers).unwrap().0[0];
-        assert!(bounded.best <= 310.0 && bounded.high <= 310.0, "{bounded:?}");
+        let strong_guess = guess_capacities(&peers).unwrap().0[0];
+        assert!(strong_guess.best > 300.0 && strong_guess.high > strong_guess.best, "{strong_guess:?}");
+        peers[10].max_capacity = 310.0;
+        let bounded_guess = guess_capacities(&peers).unwrap().0[0];
+        assert!(bounded_guess.best <= 310.0 && bounded_guess.high <= 310.0, "{bounded_guess:?}");
     }
 
     #[test]
     fn who_was_never_busy_can_probably_do_more_than_those_who_were() {
-        let weak = [10.0, 14.0, 12.0].map(|rate| peer(1.0, Some(rate), rate));
-        let mut peers = weak.to_vec();
+        let known_peers = [10.0, 14.0, 12.0].map(|rate| peer(1.0, Some(rate), rate));
+        let mut peers = known_peers.to_vec();
         peers.extend([peer(1.0, None, 40.0); 3]);
         peers.push(peer(1.0, None, 0.0));
-        let (found, _) = guess_capacities(&peers).unwrap();
+        let (guesses, _) = guess_capacities(&peers).unwrap();
         // A member without load is not like the known ones, but like all.
-        assert!(found[3].best > 20.0 && found[0].best > 40.0, "{found:?}");
+        assert!(guesses[3].best > 20.0 && guesses[0].best > 40.0, "{guesses:?}");
     }
 
     #[test]
     fn a_capacity_counts_as_what_it_is_a_number_of() {
         // Numbers of workers, each of which takes as long as its member's requests do.
-        let of = |workers: f64, alone: f64, known: bool| PeerCapacity {
+        let peer_with = |workers: f64, unloaded_seconds: f64, is_known: bool| PeerCapacity {
             unit: workers,
-            known: known.then_some(workers / alone),
-            least: if known { workers / alone } else { 1.0 / alone },
-            most: f64::INFINITY,
-            base_seconds: Some(alone),
+            known: is_known.then_some(workers / unloaded_seconds),
+            min_capacity: if is_known { workers / unloaded_seconds } else { 1.0 / unloaded_seconds },
+            max_capacity: f64::INFINITY,
+            base_seconds: Some(unloaded_seconds),
         };
         let mut peers: Vec<PeerCapacity> = [0.01, 0.04, 0.02, 0.08, 0.01, 0.03, 0.05, 0.02, 0.04, 0.01]
             .into_iter()
             .zip([1.0, 2.0, 3.0, 8.0].into_iter().cycle())
-            .map(|(alone, workers)| of(workers, alone, true))
+            .map(|(unloaded_seconds, workers)| peer_with(workers, unloaded_seconds, true))
             .collect();
-        peers.push(of(4.0, 0.1, false));
-        let found = guess_capacities(&peers).unwrap().0[0];
-        assert!((found.best / 40.0 - 1.0).abs() < 0.1 && found.high < 70.0, "{found:?}");
+        peers.push(peer_with(4.0, 0.1, false));
+        let guess = guess_capacities(&peers).unwrap().0[0];
+        assert!((guess.best / 40.0 - 1.0).abs() < 0.1 && guess.high < 70.0, "{guess:?}");
         // Requests a second, however long requests take.
         peers.iter_mut().for_each(|peer| peer.unit = peer.known.unwrap_or(40.0) / 10.0);
-        let found = guess_capacities(&peers).unwrap().0[0];
-        assert!((found.best / 40.0 - 1.0).abs() < 0.1 && found.high < 70.0, "{found:?}");
+        let guess = guess_capacities(&peers).unwrap().0[0];
+        assert!((guess.best / 40.0 - 1.0).abs() < 0.1 && guess.high < 70.0, "{guess:?}");
     }
 }

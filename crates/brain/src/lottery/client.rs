@@ -136,7 +136,7 @@ struct OpenRequest {
     attempt: u8,
     due: Time,
     /// The daemon asked last.
-    last_asked: Option<SocketAddr>,
+    last_target: Option<SocketAddr>,
     /// The status of answers without a member, and their number.
     refusal_status: Option<AnswerStatus>,
     refusals: u8,
@@ -186,15 +186,15 @@ impl LotteryClient {
     }
 
     /// Sets the daemons to ask, by number and address.
-    pub fn set_nodes(&mut self, daemons: impl IntoIterator<Item = (u16, SocketAddr)>) {
-        let known = |(member, address)| KnownNode::new(Some(member), address);
-        self.nodes = NodeDirectory::with_seeds(daemons.into_iter().map(known));
+    pub fn set_nodes(&mut self, nodes: impl IntoIterator<Item = (u16, SocketAddr)>) {
+        let known_node = |(member, address)| KnownNode::new(Some(member), address);
+        self.nodes = NodeDirectory::with_seeds(nodes.into_iter().map(known_node));
     }
 
     /// Sets the daemons to ask, by address alone.
-    pub fn set_seeds(&mut self, daemons: impl IntoIterator<Item = SocketAddr>) {
+    pub fn set_seeds(&mut self, nodes: impl IntoIterator<Item = SocketAddr>) {
         self.nodes =
-            NodeDirectory::with_seeds(daemons.into_iter().map(|address| KnownNode::new(None, address)));
+            NodeDirectory::with_seeds(nodes.into_iter().map(|address| KnownNode::new(None, address)));
     }
 
     /// Returns the addresses of the known daemons.
@@ -216,24 +216,24 @@ impl LotteryClient {
         }
         let id = self.random_bits();
         let info = info.get(..1000).unwrap_or(info).to_vec();
-        let open = OpenRequest {
+        let open_request = OpenRequest {
             service,
             info,
             attempt: 0,
             due: now,
-            last_asked: None,
+            last_target: None,
             refusal_status: None,
             refusals: 0,
             last_refusal: None,
         };
-        self.open.insert(id, open);
+        self.open.insert(id, open_request);
         self.send_request(now, id);
         PickStatus::Requested(id)
     }
 
     /// Records that a member failed: it is avoided for a while.
     pub fn record_failure(&mut self, now: Time, member: u16) {
-        self.avoid.retain(|(other, until)| *other != member && *until > now);
+        self.avoid.retain(|(avoided, until)| *avoided != member && *until > now);
         if self.avoid.len() >= MAX_AVOIDED {
             self.avoid.remove(0);
         }
@@ -269,9 +269,9 @@ impl LotteryClient {
     pub fn handle_timeout(&mut self, now: Time) {
         let due: Vec<u64> = self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect();
         for id in due {
-            let asked = self.open.get(&id).and_then(|open| open.last_asked);
-            if let Some(asked) = asked {
-                self.nodes.record_silence(asked, MAX_UNANSWERED, now + AVOID_TIME);
+            let last_target = self.open.get(&id).and_then(|open_request| open_request.last_target);
+            if let Some(last_target) = last_target {
+                self.nodes.record_silence(last_target, MAX_UNANSWERED, now + AVOID_TIME);
             }
             self.retry(now, id);
         }
@@ -289,72 +289,72 @@ impl LotteryClient {
     }
 
     fn retry(&mut self, now: Time, id: u64) {
-        let Some(open) = self.open.get_mut(&id) else { return };
-        open.attempt = open.attempt.saturating_add(1);
-        if open.attempt >= self.config.attempts {
-            let refused = open.refusal_status;
+        let Some(open_request) = self.open.get_mut(&id) else { return };
+        open_request.attempt = open_request.attempt.saturating_add(1);
+        if open_request.attempt >= self.config.attempts {
+            let refusal_status = open_request.refusal_status;
             self.close_request(id);
-            self.outcomes.push_back(PickOutcome::NoMember(id, refused));
+            self.outcomes.push_back(PickOutcome::NoMember(id, refusal_status));
         } else {
             self.send_request(now, id);
         }
     }
 
     fn close_request(&mut self, id: u64) {
-        if let Some(open) = self.open.remove(&id) {
-            self.due.remove(&(open.due, id));
+        if let Some(open_request) = self.open.remove(&id) {
+            self.due.remove(&(open_request.due, id));
         }
     }
 
     fn send_request(&mut self, now: Time, id: u64) {
         let bits = self.random_bits();
-        let wait = self.retry_timeout();
-        let same = self.retry_target(now, id);
-        let Some(open) = self.open.get_mut(&id) else { return };
-        let everyone = self.config.multicast
+        let timeout = self.retry_timeout();
+        let same_target = self.retry_target(now, id);
+        let Some(open_request) = self.open.get_mut(&id) else { return };
+        let sends_to_all = self.config.multicast
             && (self.nodes.is_empty()
                 || match self.config.mode {
                     // All attempts but the fourth and every second one from there.
-                    AnswerMode::Lottery => open.attempt < 3 || open.attempt % 2 == 0,
+                    AnswerMode::Lottery => open_request.attempt < 3 || open_request.attempt % 2 == 0,
                     // The third attempt, or a later one, and every second one from there.
-                    AnswerMode::Referral => open
+                    AnswerMode::Referral => open_request
                         .attempt
                         .checked_sub(self.config.unicast_attempts)
-                        .is_some_and(|more| more % 2 == 0),
+                        .is_some_and(|attempts_past| attempts_past % 2 == 0),
                 });
-        let avoided = |member: &u16| self.avoid.iter().any(|(other, _)| other == member);
-        let (to, mode) = if everyone {
-            open.last_asked = None;
+        let is_avoided = |member: &u16| self.avoid.iter().any(|(avoided, _)| avoided == member);
+        let (to, mode) = if sends_to_all {
+            open_request.last_target = None;
             (MessageTarget::AllNodes, AnswerMode::Lottery)
-        } else if let Some(same) = same {
-            (MessageTarget::Address(same), AnswerMode::Referral)
+        } else if let Some(same_target) = same_target {
+            (MessageTarget::Address(same_target), AnswerMode::Referral)
         } else {
-            let one = self.nodes.draw_random(now, bits, open.last_asked, avoided);
-            let Some(one) = one else {
+            let target = self.nodes.draw_random(now, bits, open_request.last_target, is_avoided);
+            let Some(target) = target else {
                 // No daemon is known and none can be found.
-                open.attempt = self.config.attempts;
-                self.due.remove(&(open.due, id));
-                open.due = now;
+                open_request.attempt = self.config.attempts;
+                self.due.remove(&(open_request.due, id));
+                open_request.due = now;
                 self.due.insert((now, id));
                 return;
             };
-            open.last_asked = Some(one);
-            (MessageTarget::Address(one), AnswerMode::Referral)
+            open_request.last_target = Some(target);
+            (MessageTarget::Address(target), AnswerMode::Referral)
         };
         // Three times the same, then twice as long each time.
-        let times = 1_u32 << open.attempt.saturating_sub(2).min(10);
-        self.due.remove(&(open.due, id));
-        open.due = now + (wait * times).min(MAX_RETRY_TIMEOUT.max(wait));
-        self.due.insert((open.due, id));
+        let backoff_factor = 1_u32 << open_request.attempt.saturating_sub(2).min(10);
+        self.due.remove(&(open_request.due, id));
+        open_request.due = now + (timeout * backoff_factor).min(MAX_RETRY_TIMEOUT.max(timeout));
+        self.due.insert((open_request.due, id));
         let request = LotteryRequest {
             id,
-            service: open.service,
-            attempt: open.attempt,
+            service: open_request.service,
+            attempt: open_request.attempt,
             mode,
             generation: self.generation,
             client_time: micros(now),
             avoid: self.avoid.iter().map(|(member, _)| *member).collect(),
-            info: open.info.clone(),
+            info: open_request.info.clone(),
             max_answer_bytes: MIN_REQUEST_BYTES,
         };
         if self.outbox.len() < 2 * MAX_OPEN {
@@ -366,51 +366,57 @@ impl LotteryClient {
     /// would be the same one if the first was lost or is late. Another daemon may know other loads, and name
     /// another member.
     fn retry_target(&mut self, now: Time, id: u64) -> Option<SocketAddr> {
-        let open = self.open.get(&id).filter(|open| open.attempt == 1 && open.refusals == 0)?;
-        open.last_asked.filter(|asked| self.nodes.is_usable(now, *asked))
+        let open_request = self
+            .open
+            .get(&id)
+            .filter(|open_request| open_request.attempt == 1 && open_request.refusals == 0)?;
+        open_request.last_target.filter(|target| self.nodes.is_usable(now, *target))
     }
 
     fn handle_answer(&mut self, now: Time, from: SocketAddr, answer: LotteryAnswer) {
         self.nodes.record_answer(now, from);
-        let Some(open) = self.open.get(&answer.id) else {
+        let Some(open_request) = self.open.get(&answer.id) else {
             if answer.status == AnswerStatus::Ok {
                 self.history.record_repeat(answer.id, answer.member);
             }
             return;
         };
-        if open.service != answer.service || (answer.status == AnswerStatus::Ok && answer.endpoint.is_none())
+        if open_request.service != answer.service
+            || (answer.status == AnswerStatus::Ok && answer.endpoint.is_none())
         {
             return;
         }
-        let trip = Duration::from_micros(u64::from(micros(now).wrapping_sub(answer.client_time)));
+        let round_trip = Duration::from_micros(u64::from(micros(now).wrapping_sub(answer.client_time)));
         // A time longer than any attempt is no round trip.
-        if trip <= 4 * MAX_RETRY_TIMEOUT {
-            let (mean, deviation) = self.round_trip.unwrap_or((trip, trip / 2));
-            let off = mean.abs_diff(trip);
-            self.round_trip = Some(((mean * 7 + trip) / 8, (deviation * 3 + off) / 4));
+        if round_trip <= 4 * MAX_RETRY_TIMEOUT {
+            let (mean, deviation) = self.round_trip.unwrap_or((round_trip, round_trip / 2));
+            let error = mean.abs_diff(round_trip);
+            self.round_trip = Some(((mean * 7 + round_trip) / 8, (deviation * 3 + error) / 4));
         }
         if answer.generation != self.generation
-            && self.fetch_progress.is_none_or(|fetched| now.since(fetched.at) >= FETCH_INTERVAL)
+            && self.fetch_progress.is_none_or(|progress| now.since(progress.at) >= FETCH_INTERVAL)
         {
             self.fetch_table(now, from, 0, None);
         }
-        let Some(open) = self.open.get_mut(&answer.id) else { return };
+        let Some(open_request) = self.open.get_mut(&answer.id) else { return };
         if answer.status != AnswerStatus::Ok {
-            if open.last_refusal.replace((from, answer.client_time)) == Some((from, answer.client_time)) {
+            if open_request.last_refusal.replace((from, answer.client_time))
+                == Some((from, answer.client_time))
+            {
                 return;
             }
             // A missing service is weaker evidence than a service without a usable member.
-            if open.refusal_status.is_none() || answer.status != AnswerStatus::UnknownService {
-                open.refusal_status = Some(answer.status);
+            if open_request.refusal_status.is_none() || answer.status != AnswerStatus::UnknownService {
+                open_request.refusal_status = Some(answer.status);
             }
-            open.refusals += 1;
+            open_request.refusals += 1;
             // An answer without a member asks another daemon at once, if its sender was asked last; the
             // second such answer ends the request.
-            if open.refusals > 1 {
-                let refused = open.refusal_status;
+            if open_request.refusals > 1 {
+                let refusal_status = open_request.refusal_status;
                 self.close_request(answer.id);
-                self.outcomes.push_back(PickOutcome::NoMember(answer.id, refused));
-            } else if open.last_asked == Some(from) && open.attempt < 2 {
+                self.outcomes.push_back(PickOutcome::NoMember(answer.id, refusal_status));
+            } else if open_request.last_target == Some(from) && open_request.attempt < 2 {
                 self.retry(now, answer.id);
             }
             return;
@@ -430,17 +436,18 @@ impl LotteryClient {
     /// Records a part of the table: when all have arrived, they are the daemons to ask. If the table changed
     /// meanwhile, a later answer starts a new request for it.
     fn handle_table(&mut self, now: Time, from: SocketAddr, table: TablePart) {
-        let Some(fetched) = &mut self.fetch_progress else { return };
-        let FetchProgress { from: asked, id, part, generation, arrived: come, .. } = *fetched;
-        if come
-            || (asked, id, part) != (from, table.id, table.part)
+        let Some(progress) = &mut self.fetch_progress else { return };
+        let FetchProgress { from: expected_from, id, part, generation, arrived, .. } = *progress;
+        if arrived
+            || (expected_from, id, part) != (from, table.id, table.part)
             || generation.is_some_and(|generation| generation != table.generation)
         {
             return;
         }
-        fetched.arrived = true;
-        let known = |listed: &NodeDescription| KnownNode::new(Some(listed.member), listed.address);
-        self.incoming_table.extend(table.members.iter().map(known));
+        progress.arrived = true;
+        let known_node =
+            |description: &NodeDescription| KnownNode::new(Some(description.member), description.address);
+        self.incoming_table.extend(table.members.iter().map(known_node));
         self.incoming_table.truncate(MAX_MEMBERS);
         match part.checked_add(1).filter(|next| *next < table.parts) {
             Some(next) => self.fetch_table(now, from, next, Some(table.generation)),
@@ -463,14 +470,14 @@ impl LotteryClient {
     }
 
     fn is_avoided(&self, member: u16) -> bool {
-        self.avoid.iter().any(|(other, _)| *other == member)
+        self.avoid.iter().any(|(avoided, _)| *avoided == member)
     }
 
     /// Returns three round trips, and more if they vary.
     fn retry_timeout(&self) -> Duration {
-        let trips =
+        let timeout =
             self.round_trip.map_or(Duration::ZERO, |(mean, deviation)| (3 * mean).max(mean + 4 * deviation));
-        self.config.first_timeout.max(trips).min(MAX_RETRY_TIMEOUT)
+        self.config.first_timeout.max(timeout).min(MAX_RETRY_TIMEOUT)
     }
 
     /// Returns bits that cannot be predicted without the secret.

@@ -78,7 +78,7 @@ pub(super) struct AnswerContent {
     pub(super) status: AnswerStatus,
     pub(super) rank: u8,
     pub(super) member: u16,
-    pub(super) further: [u16; MAX_FALLBACKS],
+    pub(super) fallbacks: [u16; MAX_FALLBACKS],
     pub(super) count: u8,
 }
 
@@ -128,25 +128,25 @@ impl DedupCache {
 
     pub(super) fn find(&mut self, now: Time, id: u64) -> Option<&mut RequestRecord> {
         let hash = self.hash(id);
-        let at = find_slot(&self.rows, hash, now, id, self.span);
-        let at = match at {
-            Some(at) => at,
+        let slot = find_slot(&self.rows, hash, now, id, self.span);
+        let slot = match slot {
+            Some(slot) => slot,
             None => self.migrated_slot(hash, now, id)?,
         };
-        row(&mut self.rows, hash)[at].as_mut()
+        row(&mut self.rows, hash)[slot].as_mut()
     }
 
     /// Returns the record of a request, which is made if there is none.
     pub(super) fn find_or_insert(&mut self, now: Time, id: u64) -> &mut RequestRecord {
         self.grow(now);
         let hash = self.hash(id);
-        let at =
+        let slot =
             find_slot(&self.rows, hash, now, id, self.span).or_else(|| self.migrated_slot(hash, now, id));
-        let at = at.unwrap_or_else(|| {
+        let slot = slot.unwrap_or_else(|| {
             self.requests_since_check += 1;
             self.free_slot(hash, now)
         });
-        row(&mut self.rows, hash)[at].get_or_insert(RequestRecord {
+        row(&mut self.rows, hash)[slot].get_or_insert(RequestRecord {
             id,
             since: now,
             committed_by: 0,
@@ -163,43 +163,45 @@ impl DedupCache {
 
     /// Returns the place in this table of a record found in the previous one.
     fn migrated_slot(&mut self, hash: u64, now: Time, id: u64) -> Option<usize> {
-        let (old, _) = self.previous.as_mut()?;
-        let from = find_slot(old, hash, now, id, self.span)?;
-        let record = row(old, hash)[from].take();
-        let at = self.free_slot(hash, now);
-        row(&mut self.rows, hash)[at] = record;
-        Some(at)
+        let (previous_rows, _) = self.previous.as_mut()?;
+        let previous_slot = find_slot(previous_rows, hash, now, id, self.span)?;
+        let record = row(previous_rows, hash)[previous_slot].take();
+        let slot = self.free_slot(hash, now);
+        row(&mut self.rows, hash)[slot] = record;
+        Some(slot)
     }
 
     /// Returns an empty place of a row, or else that of the oldest record, which is removed.
     fn free_slot(&mut self, hash: u64, now: Time) -> usize {
         let row = row(&mut self.rows, hash);
-        let age = |place: &Option<RequestRecord>| place.map_or(0, |record| record.since.0.saturating_add(1));
-        let at = (0..WAYS).min_by_key(|at| age(&row[*at])).unwrap_or(0);
-        if let Some(gone) = row[at].take() {
-            self.forgotten += u64::from(now.since(gone.since) <= self.span);
+        let age = |slot: &Option<RequestRecord>| slot.map_or(0, |record| record.since.0.saturating_add(1));
+        let slot = (0..WAYS).min_by_key(|slot| age(&row[*slot])).unwrap_or(0);
+        if let Some(evicted) = row[slot].take() {
+            self.forgotten += u64::from(now.since(evicted.since) <= self.span);
         }
-        at
+        slot
     }
 
     /// Makes a few rows of a larger table if one is needed, replaces the previous one, and moves its records.
     fn grow(&mut self, now: Time) {
-        if let Some((old, moved)) = &mut self.previous {
-            let until = (*moved + ROWS_MIGRATED).min(old.len());
-            let records: [RecordRow; ROWS_MIGRATED] = core::array::from_fn(|at| {
-                old.get_mut(*moved + at).map_or([None; WAYS], |row| core::mem::replace(row, [None; WAYS]))
+        if let Some((previous_rows, migrated)) = &mut self.previous {
+            let end = (*migrated + ROWS_MIGRATED).min(previous_rows.len());
+            let records: [RecordRow; ROWS_MIGRATED] = core::array::from_fn(|offset| {
+                previous_rows
+                    .get_mut(*migrated + offset)
+                    .map_or([None; WAYS], |row| core::mem::replace(row, [None; WAYS]))
             });
-            *moved = until;
-            if until == old.len() {
+            *migrated = end;
+            if end == previous_rows.len() {
                 self.previous = None;
             }
             for record in records.into_iter().flatten().flatten() {
                 self.migrate_record(now, record);
             }
         } else if self.next.capacity() > 0 {
-            let wanted = self.rows.len() * 2;
-            self.next.resize((self.next.len() + ROWS_ALLOCATED).min(wanted), [None; WAYS]);
-            if self.next.len() == wanted {
+            let target_len = self.rows.len() * 2;
+            self.next.resize((self.next.len() + ROWS_ALLOCATED).min(target_len), [None; WAYS]);
+            if self.next.len() == target_len {
                 let next = core::mem::take(&mut self.next);
                 self.previous = Some((core::mem::replace(&mut self.rows, next), 0));
                 (self.requests_since_check, self.forgotten_before) = (0, self.forgotten);
@@ -221,8 +223,8 @@ impl DedupCache {
             return;
         }
         let hash = self.hash(record.id);
-        match row(&mut self.rows, hash).iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(record),
+        match row(&mut self.rows, hash).iter_mut().find(|slot| slot.is_none()) {
+            Some(slot) => *slot = Some(record),
             None => self.forgotten += 1,
         }
     }
@@ -237,8 +239,8 @@ fn row(rows: &mut [RecordRow], hash: u64) -> &mut RecordRow {
 /// Returns the index of a request's record in its row.
 fn find_slot(rows: &[RecordRow], hash: u64, now: Time, id: u64, span: Duration) -> Option<usize> {
     let row = &rows[hash as usize & (rows.len() - 1)];
-    let it = |record: &RequestRecord| record.id == id && now.since(record.since) <= span;
-    row.iter().position(|place| place.as_ref().is_some_and(it))
+    let matches = |record: &RequestRecord| record.id == id && now.since(record.since) <= span;
+    row.iter().position(|slot| slot.as_ref().is_some_and(matches))
 }
 
 #[cfg(test)]
@@ -249,18 +251,18 @@ mod tests {
 
     #[test]
     fn a_request_is_remembered_for_its_span() {
-        let mut memory = DedupCache::new(SipHashKey::new([7; 16]), 1000, SPAN);
-        memory.find_or_insert(Time(5), 1).attempt = 3;
-        assert_eq!(memory.find(Time(5) + SPAN, 1).map(|record| record.attempt), Some(3));
-        assert!(memory.find(Time(6) + SPAN, 1).is_none());
-        assert_eq!(memory.find_or_insert(Time(6) + SPAN, 1).attempt, 0, "a new one");
-        assert_eq!(memory.forgotten, 0);
+        let mut cache = DedupCache::new(SipHashKey::new([7; 16]), 1000, SPAN);
+        cache.find_or_insert(Time(5), 1).attempt = 3;
+        assert_eq!(cache.find(Time(5) + SPAN, 1).map(|record| record.attempt), Some(3));
+        assert!(cache.find(Time(6) + SPAN, 1).is_none());
+        assert_eq!(cache.find_or_insert(Time(6) + SPAN, 1).attempt, 0, "a new one");
+        assert_eq!(cache.forgotten, 0);
     }
 
     #[test]
     fn who_committed_is_known_to_the_microsecond() {
-        let mut memory = DedupCache::new(SipHashKey::new([7; 16]), 1000, SPAN);
-        let record = memory.find_or_insert(Time(5_000), 1);
+        let mut cache = DedupCache::new(SipHashKey::new([7; 16]), 1000, SPAN);
+        let record = cache.find_or_insert(Time(5_000), 1);
         assert_eq!(record.committed_by(), None);
         record.record_commit(65_535, Time(7_499));
         record.set_expected(Some(9));
@@ -270,76 +272,85 @@ mod tests {
 
     #[test]
     fn beyond_its_bound_the_oldest_goes() {
-        let mut memory = DedupCache::new(SipHashKey::new([7; 16]), 1024, SPAN);
+        let mut cache = DedupCache::new(SipHashKey::new([7; 16]), 1024, SPAN);
         for id in 0..10_000 {
-            memory.find_or_insert(Time(id), id);
+            cache.find_or_insert(Time(id), id);
         }
         assert!(
-            memory.capacity() == 1024
-                && memory.previous.is_none()
-                && size_of::<Option<RequestRecord>>() <= 40
+            cache.capacity() == 1024 && cache.previous.is_none() && size_of::<Option<RequestRecord>>() <= 40
         );
-        assert!((8_976..9_400).contains(&memory.forgotten), "{}", memory.forgotten);
-        assert!((9_900..10_000).all(|id| memory.find(Time(10_000), id).is_some()));
+        assert!((8_976..9_400).contains(&cache.forgotten), "{}", cache.forgotten);
+        assert!((9_900..10_000).all(|id| cache.find(Time(10_000), id).is_some()));
     }
 
     /// Sends requests at this rate for 25 s to an empty memory. Returns, of those after the rate was known,
     /// the share forgotten before its time. Returns, too, the share unknown 1.3 s later, at a client's last
     /// attempt.
-    fn asked(rate: u64, most: usize) -> (DedupCache, f64, f64) {
-        let mut memory = DedupCache::new(SipHashKey::new([7; 16]), most, SPAN);
-        let at = |turn: u64| Time(turn * 1_000_000_000 / rate);
-        let (mut before, mut unknown) = (0, 0);
-        for turn in 0..25 * rate {
-            memory.find_or_insert(at(turn), turn).attempt = turn as u8;
-            if let Some(again) = turn.checked_sub(rate * 13 / 10).filter(|again| *again > 2 * rate) {
-                let known = memory.find(at(turn), again).map(|record| record.attempt);
-                unknown += u64::from(known != Some(again as u8));
+    fn run_at_rate(rate: u64, max_records: usize) -> (DedupCache, f64, f64) {
+        let mut cache = DedupCache::new(SipHashKey::new([7; 16]), max_records, SPAN);
+        let time_of = |id: u64| Time(id * 1_000_000_000 / rate);
+        let (mut previously_forgotten, mut unknown) = (0, 0);
+        for id in 0..25 * rate {
+            cache.find_or_insert(time_of(id), id).attempt = id as u8;
+            if let Some(repeated_id) =
+                id.checked_sub(rate * 13 / 10).filter(|repeated_id| *repeated_id > 2 * rate)
+            {
+                let attempt = cache.find(time_of(id), repeated_id).map(|record| record.attempt);
+                unknown += u64::from(attempt != Some(repeated_id as u8));
             }
-            if turn == 12 * rate {
-                before = memory.forgotten;
+            if id == 12 * rate {
+                previously_forgotten = cache.forgotten;
             }
         }
-        let share = (memory.forgotten - before) as f64 / (13 * rate) as f64;
-        (memory, share, unknown as f64 / (23 * rate) as f64)
+        let share = (cache.forgotten - previously_forgotten) as f64 / (13 * rate) as f64;
+        (cache, share, unknown as f64 / (23 * rate) as f64)
     }
 
     #[test]
     fn it_follows_the_rate() {
-        let most = 1 << 21;
-        let (quiet, forgotten, _) = asked(100, most);
+        let max_records = 1 << 21;
+        let (low_rate_cache, forgotten, _) = run_at_rate(100, max_records);
         assert_eq!(
-            (quiet.capacity(), quiet.forgotten, forgotten),
+            (low_rate_cache.capacity(), low_rate_cache.forgotten, forgotten),
             (INITIAL_RECORDS, 0, 0.0),
             "little is asked"
         );
-        let (usual, forgotten, unknown) = asked(13_000, most);
-        assert!(usual.capacity() == 1 << 18 && forgotten < 0.0625 && unknown < 1e-3, "{forgotten} {unknown}");
+        let (usual_rate_cache, forgotten, unknown) = run_at_rate(13_000, max_records);
+        assert!(
+            usual_rate_cache.capacity() == 1 << 18 && forgotten < 0.0625 && unknown < 1e-3,
+            "{forgotten} {unknown}"
+        );
         // In ten seconds 1.5 million requests, the target of a core: those that are replaced before their
         // time are old.
-        let (busy, forgotten, unknown) = asked(150_000, most);
-        assert!(busy.capacity() == most && forgotten < 0.25 && unknown < 1e-3, "{forgotten} {unknown}");
+        let (high_rate_cache, forgotten, unknown) = run_at_rate(150_000, max_records);
+        assert!(
+            high_rate_cache.capacity() == max_records && forgotten < 0.25 && unknown < 1e-3,
+            "{forgotten} {unknown}"
+        );
         // With less room less is known, and no more memory is used.
-        let (bound, forgotten, _) = asked(30_000, 1 << 16);
-        assert!(bound.capacity() == 1 << 16 && forgotten > 0.7 && bound.previous.is_none(), "{forgotten}");
+        let (bounded_cache, forgotten, _) = run_at_rate(30_000, 1 << 16);
+        assert!(
+            bounded_cache.capacity() == 1 << 16 && forgotten > 0.7 && bounded_cache.previous.is_none(),
+            "{forgotten}"
+        );
     }
 
     #[test]
     fn what_is_known_is_known_while_it_grows() {
-        let mut memory = DedupCache::new(SipHashKey::new([7; 16]), 1 << 20, SPAN);
+        let mut cache = DedupCache::new(SipHashKey::new([7; 16]), 1 << 20, SPAN);
         let (mut now, mut next, mut unknown) = (Time(0), 0, 0);
-        while memory.capacity() < 1 << 19 || memory.previous.is_some() {
-            memory.find_or_insert(now, next).record_commit(7, now);
+        while cache.capacity() < 1 << 19 || cache.previous.is_some() {
+            cache.find_or_insert(now, next).record_commit(7, now);
             (now, next) = (now + Duration::from_micros(20), next + 1);
             // While a table is made, while it is filled, and afterwards.
-            for back in [1, 1000, 10_000] {
-                let known = next
-                    .checked_sub(back)
-                    .map(|id| memory.find(now, id).and_then(|record| record.committed_by()));
-                unknown += u64::from(known == Some(None));
+            for ids_back in [1, 1000, 10_000] {
+                let commit = next
+                    .checked_sub(ids_back)
+                    .map(|id| cache.find(now, id).and_then(|record| record.committed_by()));
+                unknown += u64::from(commit == Some(None));
             }
         }
         assert!(unknown < next / 1000, "{unknown} of {next}");
-        assert!(memory.forgotten < next / 10, "{} of {next}", memory.forgotten);
+        assert!(cache.forgotten < next / 10, "{} of {next}", cache.forgotten);
     }
 }

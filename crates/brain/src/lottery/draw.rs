@@ -51,8 +51,8 @@ impl ScoredCandidate {
 
     /// Returns `true` if it precedes `other` by capacity, on which all agree.
     fn precedes_by_capacity(&self, other: &Self) -> bool {
-        let key = |place: &Self| (u64::from(place.capacity), place.cost, place.member);
-        has_higher_score(key(self), key(other))
+        let score = |candidate: &Self| (u64::from(candidate.capacity), candidate.cost, candidate.member);
+        has_higher_score(score(self), score(other))
     }
 }
 
@@ -78,26 +78,27 @@ impl CandidateRanking {
 
     /// Returns the rank of a member, 0 for the winner.
     pub fn rank(&self, member: u16) -> Option<usize> {
-        self.candidates().iter().position(|place| place.member == member)
+        self.candidates().iter().position(|candidate| candidate.member == member)
     }
 
     /// Inserts `place` by `order` and returns its position. If there are more than `most`, the last one is
     /// dropped.
     fn insert(
         &mut self,
-        place: ScoredCandidate,
-        most: usize,
-        order: fn(&ScoredCandidate, &ScoredCandidate) -> bool,
+        candidate: ScoredCandidate,
+        max_len: usize,
+        precedes: fn(&ScoredCandidate, &ScoredCandidate) -> bool,
     ) -> Option<usize> {
-        let at = self.candidates().iter().position(|other| order(&place, other)).unwrap_or(self.count);
-        if at >= most {
+        let index =
+            self.candidates().iter().position(|other| precedes(&candidate, other)).unwrap_or(self.count);
+        if index >= max_len {
             return None;
         }
-        self.count = (self.count + 1).min(most);
+        self.count = (self.count + 1).min(max_len);
         // `at` < `most` <= CANDIDATES, and `count` > `at`.
-        self.candidates[at..self.count].rotate_right(1);
-        self.candidates[at] = place;
-        Some(at)
+        self.candidates[index..self.count].rotate_right(1);
+        self.candidates[index] = candidate;
+        Some(index)
     }
 }
 
@@ -106,42 +107,48 @@ pub fn rank(
     key: &SipHashKey,
     id: u64,
     service: u32,
-    entrants: impl IntoIterator<Item = DrawCandidate>,
+    candidates: impl IntoIterator<Item = DrawCandidate>,
     k: usize,
 ) -> CandidateRanking {
     let mut state = key.initial_state();
     state.absorb(u64::from_le_bytes(id.to_be_bytes()));
-    let most = k.min(CANDIDATES);
-    let (mut first, mut hashes) = (CandidateRanking::default(), [0; CANDIDATES]);
+    let max_candidates = k.min(CANDIDATES);
+    let (mut by_capacity, mut hashes) = (CandidateRanking::default(), [0; CANDIDATES]);
     // Once there are enough: a member whose hash is below `bar`, with no more capacity than the last of them,
     // certainly comes after that one, so that most need no logarithm. The margin is a part in 256, because
     // neighbours may have the same cost.
-    let (mut bar, mut least) = (0, 0);
-    for entrant in entrants {
-        if entrant.capacity == 0 || entrant.weight == 0 {
+    let (mut max_skipped_hash, mut min_capacity) = (0, 0);
+    for candidate in candidates {
+        if candidate.capacity == 0 || candidate.weight == 0 {
             continue;
         }
-        let hash = hash(state, service, entrant.member);
-        if hash < bar && entrant.capacity <= least {
+        let hash = hash(state, service, candidate.member);
+        if hash < max_skipped_hash && candidate.capacity <= min_capacity {
             continue;
         }
-        let DrawCandidate { member, capacity, weight } = entrant;
+        let DrawCandidate { member, capacity, weight } = candidate;
         // Decoded once it is needed.
-        let place = ScoredCandidate { member, capacity, weight: u64::from(weight), cost: cost(hash) };
-        if let Some(at) = first.insert(place, most, ScoredCandidate::precedes_by_capacity) {
-            hashes[at..first.count].rotate_right(1);
-            hashes[at] = hash;
-            if first.count == most {
-                let last = hashes[most - 1];
-                (bar, least) = (last - (last >> 8), first.candidates[most - 1].capacity);
+        let scored = ScoredCandidate { member, capacity, weight: u64::from(weight), cost: cost(hash) };
+        if let Some(index) = by_capacity.insert(scored, max_candidates, ScoredCandidate::precedes_by_capacity)
+        {
+            hashes[index..by_capacity.count].rotate_right(1);
+            hashes[index] = hash;
+            if by_capacity.count == max_candidates {
+                let last = hashes[max_candidates - 1];
+                (max_skipped_hash, min_capacity) =
+                    (last - (last >> 8), by_capacity.candidates[max_candidates - 1].capacity);
             }
         }
     }
     let mut ranking = CandidateRanking::default();
-    for place in first.candidates() {
+    for scored in by_capacity.candidates() {
         // It is still the code of an entrant.
-        let weight = weight_codec::decode(place.weight as u16);
-        ranking.insert(ScoredCandidate { weight, ..*place }, most, ScoredCandidate::precedes_by_weight);
+        let weight = weight_codec::decode(scored.weight as u16);
+        ranking.insert(
+            ScoredCandidate { weight, ..*scored },
+            max_candidates,
+            ScoredCandidate::precedes_by_weight,
+        );
     }
     ranking
 }
@@ -207,7 +214,7 @@ mod tests {
         SipHashKey::new(*b"of sixteen bytes")
     }
 
-    fn entrants(weights: &[u16]) -> Vec<DrawCandidate> {
+    fn candidates_of(weights: &[u16]) -> Vec<DrawCandidate> {
         (1..)
             .zip(weights)
             .map(|(member, weight)| DrawCandidate {
@@ -220,19 +227,19 @@ mod tests {
 
     #[test]
     fn the_logarithm_is_as_good_as_it_says() {
-        let (mut worst, mut least, mut most) = (0.0_f64, u64::MAX, 0);
-        for turn in 0..200_000_u64 {
-            let hash = mix(turn) >> (turn % 40);
+        let (mut max_error, mut min_cost, mut max_cost) = (0.0_f64, u64::MAX, 0);
+        for input in 0..200_000_u64 {
+            let hash = mix(input) >> (input % 40);
             let exact = 64.0 - libm::log2((hash | 1) as f64);
-            let ours = cost(hash);
-            worst = worst.max((ours as f64 / f64::from(1 << 24) - exact).abs());
-            (least, most) = (least.min(ours), most.max(ours));
+            let approximate = cost(hash);
+            max_error = max_error.max((approximate as f64 / f64::from(1 << 24) - exact).abs());
+            (min_cost, max_cost) = (min_cost.min(approximate), max_cost.max(approximate));
         }
-        assert!(worst < 2.9e-6, "{worst:e}");
+        assert!(max_error < 2.9e-6, "{max_error:e}");
         assert!(
             (cost(u64::MAX), cost(0), cost(1 << 63)) == (1, 64 << 24, 1 << 24)
-                && least > 0
-                && most <= 1 << 30
+                && min_cost > 0
+                && max_cost <= 1 << 30
         );
         assert!((1..=256).all(|index| LOG[index] > LOG[index - 1]));
     }
@@ -240,19 +247,19 @@ mod tests {
     /// Checks fixed values, because daemons of different releases agree only as long as these stand.
     #[test]
     fn values_are_forever() {
-        let drum = entrants(&[1, 2, 4, 8, 2, 1, 2, 4, 8, 2]);
-        let order = |id| {
-            rank(&key(), id, 80, drum.clone(), 4)
+        let candidates = candidates_of(&[1, 2, 4, 8, 2, 1, 2, 4, 8, 2]);
+        let ranked_members = |id| {
+            rank(&key(), id, 80, candidates.clone(), 4)
                 .candidates()
                 .iter()
-                .map(|place| place.member)
+                .map(|scored| scored.member)
                 .collect::<Vec<_>>()
         };
         assert_eq!(LOG[..4], GOLDEN_LOG);
-        assert_eq!((0..6).map(order).collect::<Vec<_>>(), GOLDEN);
-        let drawn = rank(&key(), 0x0102_0304_0506_0708, 0x0a0b_0c0d, entrants(&[1]), 1);
+        assert_eq!((0..6).map(ranked_members).collect::<Vec<_>>(), GOLDEN);
+        let ranking = rank(&key(), 0x0102_0304_0506_0708, 0x0a0b_0c0d, candidates_of(&[1]), 1);
         assert_eq!(
-            drawn.candidates()[0].cost,
+            ranking.candidates()[0].cost,
             cost(key().hash(&[1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 1]))
         );
     }
@@ -260,41 +267,41 @@ mod tests {
     /// Checks that a member without a computed logarithm would not have been a candidate.
     #[test]
     fn who_is_passed_over_would_not_have_been_a_candidate() {
-        for turn in 0..3_000_u64 {
-            let count = 1 + mix(turn) % 120;
-            let alike = turn % 3 == 0;
-            let drum: Vec<DrawCandidate> = (0..count)
+        for seed in 0..3_000_u64 {
+            let count = 1 + mix(seed) % 120;
+            let same_capacity = seed % 3 == 0;
+            let candidates: Vec<DrawCandidate> = (0..count)
                 .map(|member| {
-                    let by = mix(turn << 8 | member);
-                    let capacity = if alike { 4 } else { 1 + (by >> 20) as u16 % 300 };
+                    let bits = mix(seed << 8 | member);
+                    let capacity = if same_capacity { 4 } else { 1 + (bits >> 20) as u16 % 300 };
                     DrawCandidate {
                         member: 1 + member as u16,
                         capacity,
-                        weight: weight_codec::encode(f64::from(1 + (by as u16 % 900))),
+                        weight: weight_codec::encode(f64::from(1 + (bits as u16 % 900))),
                     }
                 })
                 .collect();
-            let k = 1 + (turn % 8) as usize;
+            let k = 1 + (seed % 8) as usize;
             let mut state = key().initial_state();
-            state.absorb(u64::from_le_bytes(turn.to_be_bytes()));
-            let mut all: Vec<ScoredCandidate> = drum
+            state.absorb(u64::from_le_bytes(seed.to_be_bytes()));
+            let mut expected: Vec<ScoredCandidate> = candidates
                 .iter()
-                .map(|entrant| ScoredCandidate {
-                    member: entrant.member,
-                    capacity: entrant.capacity,
-                    weight: weight_codec::decode(entrant.weight),
-                    cost: cost(hash(state, 80, entrant.member)),
+                .map(|candidate| ScoredCandidate {
+                    member: candidate.member,
+                    capacity: candidate.capacity,
+                    weight: weight_codec::decode(candidate.weight),
+                    cost: cost(hash(state, 80, candidate.member)),
                 })
                 .collect();
-            let order = |before: fn(&ScoredCandidate, &ScoredCandidate) -> bool| {
+            let order = |precedes: fn(&ScoredCandidate, &ScoredCandidate) -> bool| {
                 move |a: &ScoredCandidate, b: &ScoredCandidate| {
-                    if before(a, b) { core::cmp::Ordering::Less } else { core::cmp::Ordering::Greater }
+                    if precedes(a, b) { core::cmp::Ordering::Less } else { core::cmp::Ordering::Greater }
                 }
             };
-            all.sort_by(order(ScoredCandidate::precedes_by_capacity));
-            all.truncate(k);
-            all.sort_by(order(ScoredCandidate::precedes_by_weight));
-            assert_eq!(rank(&key(), turn, 80, drum, k).candidates(), all, "{turn}");
+            expected.sort_by(order(ScoredCandidate::precedes_by_capacity));
+            expected.truncate(k);
+            expected.sort_by(order(ScoredCandidate::precedes_by_weight));
+            assert_eq!(rank(&key(), seed, 80, candidates, k).candidates(), expected, "{seed}");
         }
     }
 
@@ -307,20 +314,20 @@ mod tests {
     fn shares_are_weights() {
         for k in [4, 8] {
             let weights = [1, 2, 4, 8, 2, 3, 5, 1];
-            let drum = entrants(&weights);
-            let turns = 100_000;
+            let candidates = candidates_of(&weights);
+            let draws = 100_000;
             let mut wins = vec![0_u32; weights.len()];
-            for turn in 0..turns {
-                let ranking = rank(&key(), mix(turn), 7, drum.clone(), k);
+            for seed in 0..draws {
+                let ranking = rank(&key(), mix(seed), 7, candidates.clone(), k);
                 wins[usize::from(ranking.candidates()[0].member) - 1] += 1;
             }
-            let sum: u64 = drum.iter().map(|entrant| weight_codec::decode(entrant.weight)).sum();
+            let sum: u64 = candidates.iter().map(|candidate| weight_codec::decode(candidate.weight)).sum();
             let chi: f64 = wins
                 .iter()
-                .zip(&drum)
-                .map(|(wins, entrant)| {
-                    let due = turns as f64 * weight_codec::decode(entrant.weight) as f64 / sum as f64;
-                    (f64::from(*wins) - due).powi(2) / due
+                .zip(&candidates)
+                .map(|(wins, candidate)| {
+                    let expected = draws as f64 * weight_codec::decode(candidate.weight) as f64 / sum as f64;
+                    (f64::from(*wins) - expected).powi(2) / expected
                 })
                 .sum();
             // Seven degrees of freedom: above this with one key in a thousand.
@@ -330,61 +337,65 @@ mod tests {
 
     #[test]
     fn a_changed_weight_moves_only_requests_of_that_member() {
-        let before = entrants(&[4, 4, 4, 4, 4, 4]);
-        let mut after = before.clone();
-        after[2].weight -= 16;
-        let (mut from, mut others) = (0, 0);
-        for turn in 0..20_000 {
-            let winner =
-                |drum: &[DrawCandidate]| rank(&key(), mix(turn), 7, drum.to_vec(), 6).candidates()[0].member;
-            match (winner(&before), winner(&after)) {
-                (3, new) => from += u32::from(new != 3),
-                (old, new) => others += u32::from(old != new),
+        let original = candidates_of(&[4, 4, 4, 4, 4, 4]);
+        let mut changed = original.clone();
+        changed[2].weight -= 16;
+        let (mut moved_from_changed, mut other_moves) = (0, 0);
+        for seed in 0..20_000 {
+            let winner = |candidates: &[DrawCandidate]| {
+                rank(&key(), mix(seed), 7, candidates.to_vec(), 6).candidates()[0].member
+            };
+            match (winner(&original), winner(&changed)) {
+                (3, new_winner) => moved_from_changed += u32::from(new_winner != 3),
+                (old_winner, new_winner) => other_moves += u32::from(old_winner != new_winner),
             }
         }
-        assert_eq!(others, 0, "a lower weight takes from nobody else");
+        assert_eq!(other_moves, 0, "a lower weight takes from nobody else");
         // From a share of 1/6 to one of 1/11.
-        assert!((f64::from(from) / 20_000.0 - (1.0 / 6.0 - 1.0 / 11.0)).abs() < 0.006, "{from}");
+        assert!(
+            (f64::from(moved_from_changed) / 20_000.0 - (1.0 / 6.0 - 1.0 / 11.0)).abs() < 0.006,
+            "{moved_from_changed}"
+        );
     }
 
     #[test]
     fn the_first_by_capacity_are_nearly_always_enough() {
-        let mut drum = entrants(&[2; 50]);
-        for (entrant, turn) in drum.iter_mut().zip(0_u64..) {
-            entrant.weight = weight_codec::encode(2.0 * (0.5 + crate::hash::unit(mix(turn))));
+        let mut candidates = candidates_of(&[2; 50]);
+        for (candidate, seed) in candidates.iter_mut().zip(0_u64..) {
+            candidate.weight = weight_codec::encode(2.0 * (0.5 + crate::hash::unit(mix(seed))));
         }
-        let other = (0..5_000)
-            .filter(|turn| {
+        let differing = (0..5_000)
+            .filter(|seed| {
                 let winner = |k| {
                     // All 50 cannot be ranked: the winner of all is the best of the winners of tens.
                     let mut best: Option<ScoredCandidate> = None;
-                    for part in drum.chunks(if k == 8 { 8 } else { 50 }) {
-                        for place in rank(&key(), mix(*turn), 7, part.to_vec(), k).candidates() {
-                            if best.is_none_or(|best| place.precedes_by_weight(&best)) {
-                                best = Some(*place);
+                    for chunk in candidates.chunks(if k == 8 { 8 } else { 50 }) {
+                        for scored in rank(&key(), mix(*seed), 7, chunk.to_vec(), k).candidates() {
+                            if best.is_none_or(|best| scored.precedes_by_weight(&best)) {
+                                best = Some(*scored);
                             }
                         }
                     }
-                    best.map(|place| place.member)
+                    best.map(|scored| scored.member)
                 };
                 winner(4) != winner(8)
             })
             .count();
-        assert!(other < 250, "{other} of 5000");
+        assert!(differing < 250, "{differing} of 5000");
     }
 
     #[test]
     fn nobody_without_weight_or_capacity_is_drawn() {
-        let drum = [(1, 0, 128), (2, 5, 0), (3, 1, 1), (4, u16::MAX, u16::MAX)]
+        let candidates = [(1, 0, 128), (2, 5, 0), (3, 1, 1), (4, u16::MAX, u16::MAX)]
             .map(|(member, capacity, weight)| DrawCandidate { member, capacity, weight });
-        for turn in 0..100 {
-            let ranking = rank(&key(), mix(turn), 7, drum, 4);
+        for seed in 0..100 {
+            let ranking = rank(&key(), mix(seed), 7, candidates, 4);
             assert!(
                 ranking.candidates().len() == 2 && ranking.rank(1).is_none() && ranking.rank(2).is_none()
             );
         }
         assert!(rank(&key(), 1, 1, [], 4).candidates().is_empty());
-        assert!(rank(&key(), 1, 1, drum, 0).candidates().is_empty());
-        assert_eq!(rank(&key(), 1, 1, entrants(&[1; 100]), 99).candidates().len(), CANDIDATES);
+        assert!(rank(&key(), 1, 1, candidates, 0).candidates().is_empty());
+        assert_eq!(rank(&key(), 1, 1, candidates_of(&[1; 100]), 99).candidates().len(), CANDIDATES);
     }
 }

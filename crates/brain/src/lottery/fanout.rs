@@ -30,7 +30,7 @@ const REQUESTS_PER_PACKET: f64 = 25.0;
 const ASK_ALL_WINDOW: Duration = Duration::from_secs(10);
 
 /// The time over which the rate of requests is smoothed.
-const SMOOTH: Duration = Duration::from_secs(1);
+const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// The next destinations, and the budget.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +38,7 @@ pub(super) struct ReportFanout {
     /// The requests since the last report, and the recent rate.
     request_count: u32,
     rate: f64,
-    at: Time,
+    rate_updated_at: Time,
     /// The packets that are paid for and were not sent.
     credit: f64,
     /// The last time at which a client asked all.
@@ -62,30 +62,36 @@ impl ReportFanout {
     }
 
     /// Returns how many of `others` get the present report: `None` for all, or as many as are paid for.
-    pub(super) fn target_count(&mut self, now: Time, report: &NodeReport, others: usize) -> Option<usize> {
-        let gone = now.since(self.at).as_secs_f64();
-        let part = gone / (gone + SMOOTH.as_secs_f64());
-        if gone > 0.0 {
-            self.rate += part * (f64::from(core::mem::take(&mut self.request_count)) / gone - self.rate);
+    pub(super) fn target_count(
+        &mut self,
+        now: Time,
+        report: &NodeReport,
+        other_count: usize,
+    ) -> Option<usize> {
+        let elapsed = now.since(self.rate_updated_at).as_secs_f64();
+        let weight = elapsed / (elapsed + RATE_WINDOW.as_secs_f64());
+        if elapsed > 0.0 {
+            self.rate += weight * (f64::from(core::mem::take(&mut self.request_count)) / elapsed - self.rate);
         }
-        self.at = now;
+        self.rate_updated_at = now;
         // The unused budget of a second is not saved up.
-        let paid = self.rate / REQUESTS_PER_PACKET;
-        self.credit = (self.credit + paid * gone).min(paid.max(1.0));
-        let able = report.services.iter().filter(|share| share.weight > 0).map(|share| share.service);
-        let told = (report.incarnation, report.state, able.collect());
-        let urgent = self.last_broadcast.as_ref() != Some(&told);
-        if urgent {
-            self.last_broadcast = Some(told);
+        let packet_rate = self.rate / REQUESTS_PER_PACKET;
+        self.credit = (self.credit + packet_rate * elapsed).min(packet_rate.max(1.0));
+        let offered_services =
+            report.services.iter().filter(|service| service.weight > 0).map(|service| service.service);
+        let broadcast = (report.incarnation, report.state, offered_services.collect());
+        let is_urgent = self.last_broadcast.as_ref() != Some(&broadcast);
+        if is_urgent {
+            self.last_broadcast = Some(broadcast);
         }
-        let ladder = self.last_ask_all.is_some_and(|at| now.since(at) < ASK_ALL_WINDOW);
-        let few = (self.credit as usize).max(1);
-        if urgent || ladder || few >= others {
-            self.credit = (self.credit - others as f64).max(0.0);
+        let asked_all = self.last_ask_all.is_some_and(|asked_at| now.since(asked_at) < ASK_ALL_WINDOW);
+        let affordable = (self.credit as usize).max(1);
+        if is_urgent || asked_all || affordable >= other_count {
+            self.credit = (self.credit - other_count as f64).max(0.0);
             return None;
         }
-        self.credit = (self.credit - few as f64).max(0.0);
-        Some(few)
+        self.credit = (self.credit - affordable as f64).max(0.0);
+        Some(affordable)
     }
 
     /// Returns the next of `members`.
@@ -122,61 +128,73 @@ mod tests {
     }
 
     /// Returns the packets in a minute of four reports a second, at this rate of requests.
-    fn packets(spread: &mut ReportFanout, rate: u32, others: usize) -> usize {
-        let from = spread.at.0;
-        let quarter = |turn: u64| Time(from + turn * 250_000_000);
+    fn packets(fanout: &mut ReportFanout, rate: u32, other_count: usize) -> usize {
+        let start_nanos = fanout.rate_updated_at.0;
+        let time_of = |report_number: u64| Time(start_nanos + report_number * 250_000_000);
         let mut sum = 0;
-        for turn in 1..=240 {
-            (0..rate / 4).for_each(|_| spread.record_answer());
-            sum += spread.target_count(quarter(turn), &report(NodeState::Up, 9), others).unwrap_or(others);
+        for report_number in 1..=240 {
+            (0..rate / 4).for_each(|_| fanout.record_answer());
+            sum += fanout
+                .target_count(time_of(report_number), &report(NodeState::Up, 9), other_count)
+                .unwrap_or(other_count);
         }
         sum
     }
 
     #[test]
     fn what_requests_pay_for_is_sent_and_no_more() {
-        let mut spread = ReportFanout::default();
-        assert_eq!(spread.target_count(Time(0), &report(NodeState::Up, 9), 99), None, "news for all");
-        assert_eq!(packets(&mut spread, 0, 99), 240, "one with each report");
-        packets(&mut spread, 400, 99);
-        let sent = packets(&mut spread, 400, 99);
+        let mut fanout = ReportFanout::default();
+        assert_eq!(fanout.target_count(Time(0), &report(NodeState::Up, 9), 99), None, "news for all");
+        assert_eq!(packets(&mut fanout, 0, 99), 240, "one with each report");
+        packets(&mut fanout, 400, 99);
+        let sent = packets(&mut fanout, 400, 99);
         assert!((950..=970).contains(&sent), "a packet for 25 of 400 a second: {sent}");
-        packets(&mut spread, 40_000, 99);
-        assert_eq!(packets(&mut spread, 40_000, 99), 240 * 99, "all");
+        packets(&mut fanout, 40_000, 99);
+        assert_eq!(packets(&mut fanout, 40_000, 99), 240 * 99, "all");
         // The high rate is forgotten.
-        packets(&mut spread, 0, 99);
-        assert_eq!(packets(&mut spread, 0, 99), 240);
+        packets(&mut fanout, 0, 99);
+        assert_eq!(packets(&mut fanout, 0, 99), 240);
     }
 
     #[test]
     fn what_cannot_wait_is_for_all() {
-        let mut spread = ReportFanout::default();
-        let at = |millis: u64| Time(millis * 1_000_000);
-        let mut all =
-            |millis, state, weight| spread.target_count(at(millis), &report(state, weight), 99).is_none();
-        assert!(all(0, NodeState::Joining, 9));
-        assert!(all(250, NodeState::Up, 9) && !all(500, NodeState::Up, 40), "a weight can wait");
-        assert!(all(750, NodeState::Up, 0), "that it cannot do it any more cannot");
+        let mut fanout = ReportFanout::default();
+        let time_at = |millis: u64| Time(millis * 1_000_000);
+        let mut reaches_all = |millis, state, weight| {
+            fanout.target_count(time_at(millis), &report(state, weight), 99).is_none()
+        };
+        assert!(reaches_all(0, NodeState::Joining, 9));
         assert!(
-            !all(1000, NodeState::Up, 0) && all(1250, NodeState::Up, 9) && all(1500, NodeState::Draining, 9)
+            reaches_all(250, NodeState::Up, 9) && !reaches_all(500, NodeState::Up, 40),
+            "a weight can wait"
         );
-        assert!(!all(1750, NodeState::Draining, 9));
-        spread.record_ask_all(at(1800));
-        let mut all = |millis| spread.target_count(at(millis), &report(NodeState::Draining, 9), 99).is_none();
-        assert!(all(2000) && all(11_000) && !all(12_000), "where all are asked all have to know");
+        assert!(reaches_all(750, NodeState::Up, 0), "that it cannot do it any more cannot");
+        assert!(
+            !reaches_all(1000, NodeState::Up, 0)
+                && reaches_all(1250, NodeState::Up, 9)
+                && reaches_all(1500, NodeState::Draining, 9)
+        );
+        assert!(!reaches_all(1750, NodeState::Draining, 9));
+        fanout.record_ask_all(time_at(1800));
+        let mut reaches_all =
+            |millis| fanout.target_count(time_at(millis), &report(NodeState::Draining, 9), 99).is_none();
+        assert!(
+            reaches_all(2000) && reaches_all(11_000) && !reaches_all(12_000),
+            "where all are asked all have to know"
+        );
     }
 
     #[test]
     fn each_has_its_turn() {
-        let mut spread = ReportFanout::default();
-        let mut round = |count: u16| {
-            let mut all: Vec<u16> = (0..count).filter_map(|_| spread.next_target(7, 0..count)).collect();
-            let order = all.clone();
-            all.sort_unstable();
-            assert_eq!(all, (0..count).collect::<Vec<u16>>());
+        let mut fanout = ReportFanout::default();
+        let mut draw_round = |count: u16| {
+            let mut targets: Vec<u16> = (0..count).filter_map(|_| fanout.next_target(7, 0..count)).collect();
+            let order = targets.clone();
+            targets.sort_unstable();
+            assert_eq!(targets, (0..count).collect::<Vec<u16>>());
             order
         };
-        assert_ne!(round(50), round(50));
+        assert_ne!(draw_round(50), draw_round(50));
         assert_eq!(ReportFanout::default().next_target(7, 0..0), None);
     }
 }

@@ -121,22 +121,22 @@ impl MembershipTable {
 
     /// Records a description of a member. `alive`: its source knows that it is not down. Returns `false` if
     /// there is no room for it or it is of an earlier life.
-    pub(super) fn describe(&mut self, mut listed: NodeDescription, alive: bool) -> bool {
-        listed.offers.truncate(MAX_SERVICES);
-        let member = listed.member;
-        let full = self.peers.len() >= MAX_MEMBERS;
+    pub(super) fn describe(&mut self, mut description: NodeDescription, alive: bool) -> bool {
+        description.offers.truncate(MAX_SERVICES);
+        let member = description.member;
+        let is_full = self.peers.len() >= MAX_MEMBERS;
         match self.peers.get_mut(&member) {
-            Some(peer) if listed.incarnation < peer.description.incarnation => return false,
+            Some(peer) if description.incarnation < peer.description.incarnation => return false,
             Some(peer) => {
-                peer.up |= alive || listed.incarnation > peer.description.incarnation;
-                peer.description = listed;
+                peer.up |= alive || description.incarnation > peer.description.incarnation;
+                peer.description = description;
             }
-            None if full => return false,
+            None if is_full => return false,
             None => {
                 self.peers.insert(
                     member,
                     PeerRecord {
-                        description: listed,
+                        description,
                         up: true,
                         report: None,
                         newest: (0, 0),
@@ -169,8 +169,8 @@ impl MembershipTable {
     }
 
     /// Records a report that another daemon relays.
-    pub(super) fn record_relayed(&mut self, now: Time, said: &RelayedReport) -> ReportNovelty {
-        let RelayedReport { member, incarnation, seq, state, ref services } = *said;
+    pub(super) fn record_relayed(&mut self, now: Time, relayed: &RelayedReport) -> ReportNovelty {
+        let RelayedReport { member, incarnation, seq, state, ref services } = *relayed;
         self.record_state(now, member, (incarnation, seq), state, services)
     }
 
@@ -180,38 +180,38 @@ impl MembershipTable {
         member: u16,
         newest: (u32, u32),
         state: NodeState,
-        said: &[ServiceState],
+        services: &[ServiceState],
     ) -> ReportNovelty {
         let (incarnation, _) = newest;
         let Some(peer) = self.peers.get_mut(&member) else { return ReportNovelty::UnknownMember };
-        let later = incarnation > peer.description.incarnation;
-        let over = incarnation < peer.description.incarnation || (!peer.up && !later);
-        if over || newest <= peer.newest {
+        let is_later_life = incarnation > peer.description.incarnation;
+        let is_outdated = incarnation < peer.description.incarnation || (!peer.up && !is_later_life);
+        if is_outdated || newest <= peer.newest {
             return ReportNovelty::Stale;
         }
-        let said = &said[..said.len().min(MAX_SERVICES)];
-        let hash = fingerprint(member, incarnation, state, said);
-        let before = peer.report.as_ref().map_or(0, |heard| heard.hash);
-        let gap = peer
+        let services = &services[..services.len().min(MAX_SERVICES)];
+        let hash = fingerprint(member, incarnation, state, services);
+        let previous_hash = peer.report.as_ref().map_or(0, |report| report.hash);
+        let report_interval = peer
             .report
             .as_ref()
-            .map_or(self.interval, |heard| (3 * heard.report_interval + now.since(heard.at)) / 4);
+            .map_or(self.interval, |report| (3 * report.report_interval + now.since(report.at)) / 4);
         peer.newest = newest;
         peer.report = Some(PeerReport {
             at: now,
             state,
-            services: said.to_vec(),
+            services: services.to_vec(),
             hash,
-            report_interval: gap,
+            report_interval,
             relay_count: 0,
         });
-        self.digest ^= before ^ hash;
+        self.digest ^= previous_hash ^ hash;
         // Its known offer holds until there is another description.
-        if later && self.forget_after.is_some() {
+        if is_later_life && self.forget_after.is_some() {
             self.update_candidates(member);
             return ReportNovelty::NewIncarnation;
         }
-        if later {
+        if is_later_life {
             // It is back.
             peer.up = true;
             peer.description.incarnation = incarnation;
@@ -220,7 +220,7 @@ impl MembershipTable {
             // It is about to stop, and clients are to know.
             peer.up = false;
             self.refresh_member(member);
-        } else if before != hash {
+        } else if previous_hash != hash {
             self.update_candidates(member);
         }
         ReportNovelty::Fresh
@@ -229,27 +229,27 @@ impl MembershipTable {
     /// Returns the reports of others to relay within these bytes: those relayed least first, and of those the
     /// latest.
     pub(super) fn reports_to_relay(&mut self, now: Time, mut room: usize) -> Vec<RelayedReport> {
-        let mut order: Vec<(u32, Duration, u16)> = self
+        let mut relay_order: Vec<(u32, Duration, u16)> = self
             .peers
             .iter()
             .filter(|(member, peer)| **member != self.own_member && peer.up)
             .filter_map(|(member, peer)| {
-                peer.report.as_ref().map(|heard| (heard.relay_count, now.since(heard.at), *member))
+                peer.report.as_ref().map(|report| (report.relay_count, now.since(report.at), *member))
             })
             .collect();
-        order.sort_unstable();
-        let mut said = Vec::new();
-        for (_, _, member) in order {
+        relay_order.sort_unstable();
+        let mut relayed_reports = Vec::new();
+        for (_, _, member) in relay_order {
             let Some(peer) = self.peers.get_mut(&member) else { continue };
-            let (Some(heard), (incarnation, seq)) = (&mut peer.report, peer.newest) else { continue };
-            let (state, services) = (heard.state, heard.services.clone());
-            let hearsay = RelayedReport { member, incarnation, seq, state, services };
-            let Some(left) = room.checked_sub(hearsay.encoded_size()) else { break };
-            room = left;
-            heard.relay_count += 1;
-            said.push(hearsay);
+            let (Some(report), (incarnation, seq)) = (&mut peer.report, peer.newest) else { continue };
+            let (state, services) = (report.state, report.services.clone());
+            let relayed = RelayedReport { member, incarnation, seq, state, services };
+            let Some(remaining_room) = room.checked_sub(relayed.encoded_size()) else { break };
+            room = remaining_room;
+            report.relay_count += 1;
+            relayed_reports.push(relayed);
         }
-        said
+        relayed_reports
     }
 
     /// Records whether a member has the same information. Call it after
@@ -264,31 +264,31 @@ impl MembershipTable {
     /// Removes members that have been quiet for too long; forgets those without a report for a while after
     /// that.
     pub(super) fn sweep(&mut self, now: Time) {
-        let quiet = |peer: &PeerRecord| {
+        let is_out = |peer: &PeerRecord| {
             peer.report
                 .as_ref()
-                .is_some_and(|heard| now.since(heard.at) > self.expected_interval(heard) * MAX_MISSES)
+                .is_some_and(|report| now.since(report.at) > self.expected_interval(report) * MAX_MISSES)
         };
-        let gone: Vec<u16> = self
+        let out_members: Vec<u16> = self
             .peers
             .iter()
-            .filter(|(member, peer)| **member != self.own_member && quiet(peer))
+            .filter(|(member, peer)| **member != self.own_member && is_out(peer))
             .map(|(member, _)| *member)
             .collect();
-        for member in gone {
+        for member in out_members {
             self.forget(member);
             self.update_candidates(member);
         }
-        let Some(forget) = self.forget_after else { return };
-        let mut lost = Vec::new();
+        let Some(forget_after) = self.forget_after else { return };
+        let mut forgotten_members = Vec::new();
         for (member, peer) in self.peers.iter_mut().filter(|(member, _)| **member != self.own_member) {
             peer.quiet_since =
                 if peer.report.is_some() { None } else { Some(peer.quiet_since.unwrap_or(now)) };
-            if peer.quiet_since.is_some_and(|quiet| now.since(quiet) > forget) {
-                lost.push(*member);
+            if peer.quiet_since.is_some_and(|quiet_since| now.since(quiet_since) > forget_after) {
+                forgotten_members.push(*member);
             }
         }
-        lost.into_iter().for_each(|member| self.remove(member));
+        forgotten_members.into_iter().for_each(|member| self.remove(member));
     }
 
     /// Records the life of a member, and its `address` if known.
@@ -296,11 +296,11 @@ impl MembershipTable {
     /// If it is a later life than the description, and the member was down or is at another address, its
     /// state is discarded; unless members cannot be queried.
     pub(super) fn supersede(&mut self, member: u16, incarnation: u32, address: Option<SocketAddr>) {
-        let over = |peer: &PeerRecord| {
-            let moved = address.is_some_and(|address| address != peer.description.address);
-            peer.description.incarnation < incarnation && (!peer.up || moved)
+        let is_superseded = |peer: &PeerRecord| {
+            let address_changed = address.is_some_and(|address| address != peer.description.address);
+            peer.description.incarnation < incarnation && (!peer.up || address_changed)
         };
-        if self.forget_after.is_some() && self.peers.get(&member).is_some_and(over) {
+        if self.forget_after.is_some() && self.peers.get(&member).is_some_and(is_superseded) {
             self.remove(member);
         }
     }
@@ -312,14 +312,17 @@ impl MembershipTable {
 
     /// Returns the members that may answer for a service without a member that can be drawn, all alike.
     pub(super) fn fallback_responders(&self) -> impl Iterator<Item = DrawCandidate> {
-        let up =
-            |peer: &PeerRecord| peer.report.as_ref().is_some_and(|heard| heard.state != NodeState::Leaving);
-        let entrant = |member: &u16| DrawCandidate {
+        let is_reporting =
+            |peer: &PeerRecord| peer.report.as_ref().is_some_and(|report| report.state != NodeState::Leaving);
+        let candidate = |member: &u16| DrawCandidate {
             member: *member,
             capacity: 1,
             weight: super::weight_codec::UNIT_CODE,
         };
-        self.peers.iter().filter(move |(_, peer)| up(peer)).map(move |(member, _)| entrant(member))
+        self.peers
+            .iter()
+            .filter(move |(_, peer)| is_reporting(peer))
+            .map(move |(member, _)| candidate(member))
     }
 
     /// Returns the states of those that offer a service and are not down; `None` for one without a report.
@@ -327,27 +330,27 @@ impl MembershipTable {
         let offers = move |peer: &&PeerRecord| {
             peer.up && peer.description.offers.iter().any(|offer| offer.service == service)
         };
-        self.peers.values().filter(offers).map(|peer| peer.report.as_ref().map(|heard| heard.state))
+        self.peers.values().filter(offers).map(|peer| peer.report.as_ref().map(|report| report.state))
     }
 
     pub(super) fn is_candidate(&self, member: u16, service: u32) -> bool {
-        self.candidates(service).binary_search_by_key(&member, |entrant| entrant.member).is_ok()
+        self.candidates(service).binary_search_by_key(&member, |candidate| candidate.member).is_ok()
     }
 
     /// Returns `true` if it has been quiet for [`SUSPECT_MISSES`] reports, give or take the spread of their
     /// times.
     pub(super) fn is_suspect(&self, member: u16, now: Time) -> bool {
-        let heard = self.peers.get(&member).and_then(|peer| peer.report.as_ref());
+        let report = self.peers.get(&member).and_then(|peer| peer.report.as_ref());
         member != self.own_member
-            && heard.is_none_or(|heard| {
-                now.since(heard.at) > self.expected_interval(heard) * (SUSPECT_MISSES * 11) / 10
+            && report.is_none_or(|report| {
+                now.since(report.at) > self.expected_interval(report) * (SUSPECT_MISSES * 11) / 10
             })
     }
 
     /// Returns the expected time until the next report of a member: an interval, or the recent spacing if
     /// reports are relayed.
-    fn expected_interval(&self, heard: &PeerReport) -> Duration {
-        if self.uses_relays { self.interval.max(heard.report_interval) } else { self.interval }
+    fn expected_interval(&self, report: &PeerReport) -> Duration {
+        if self.uses_relays { self.interval.max(report.report_interval) } else { self.interval }
     }
 
     pub(super) fn offer(&self, member: u16, service: u32) -> Option<&ServiceOffer> {
@@ -360,79 +363,85 @@ impl MembershipTable {
 
     /// Returns the incarnation of a member that is not down.
     pub(super) fn incarnation(&self, member: u16) -> Option<u32> {
-        self.description(member).map(|listed| listed.incarnation)
+        self.description(member).map(|description| description.incarnation)
     }
 
     /// Returns the number of other members that are not down, of those with a report, and of those whose
     /// digest differed.
     pub(super) fn member_counts(&self) -> (usize, usize, usize) {
         let others = self.peers.iter().filter(|(member, peer)| **member != self.own_member && peer.up);
-        others.fold((0, 0, 0), |(up, heard, differ), (_, peer)| {
-            let known = peer.report.is_some();
-            (up + 1, heard + usize::from(known), differ + usize::from(known && peer.digest_differs))
+        others.fold((0, 0, 0), |(up_count, reported_count, differ_count), (_, peer)| {
+            let has_report = peer.report.is_some();
+            (
+                up_count + 1,
+                reported_count + usize::from(has_report),
+                differ_count + usize::from(has_report && peer.digest_differs),
+            )
         })
     }
 
     /// Returns the other members that are not down, for display.
     pub(super) fn view(&self, now: Time) -> Vec<PeerView> {
         let others = self.peers.iter().filter(|(member, peer)| **member != self.own_member && peer.up);
-        let other = |(member, peer): (&u16, &PeerRecord)| PeerView {
+        let peer_view = |(member, peer): (&u16, &PeerRecord)| PeerView {
             member: *member,
             address: peer.description.address,
-            state: peer.report.as_ref().map(|heard| heard.state),
+            state: peer.report.as_ref().map(|report| report.state),
             is_suspect: self.is_suspect(*member, now),
             digest_differs: peer.report.is_some() && peer.digest_differs,
-            shares: peer.report.as_ref().map(|heard| heard.services.clone()).unwrap_or_default(),
+            shares: peer.report.as_ref().map(|report| report.services.clone()).unwrap_or_default(),
         };
-        others.map(other).collect()
+        others.map(peer_view).collect()
     }
 
     /// Returns the requested part, if there is one. Parts are in order of members' numbers, and as full as
     /// possible: all with the same information cut them alike.
-    pub(super) fn table_part(&self, asked: TableFetch) -> Option<message::TablePart> {
+    pub(super) fn table_part(&self, query: TableFetch) -> Option<message::TablePart> {
         // Not more than members.
-        let (mut last, mut bytes, mut members) = (0_u16, 0, Vec::new());
-        let all = self.peers.values().filter(|peer| peer.up).map(|peer| &peer.description);
-        for (listed, len) in
-            all.map(|listed| (listed, listed.encoded_size())).filter(|(_, len)| *len <= MAX_TABLE_PART_BYTES)
+        let (mut last_part, mut bytes, mut members) = (0_u16, 0, Vec::new());
+        let descriptions = self.peers.values().filter(|peer| peer.up).map(|peer| &peer.description);
+        for (description, len) in descriptions
+            .map(|description| (description, description.encoded_size()))
+            .filter(|(_, len)| *len <= MAX_TABLE_PART_BYTES)
         {
             if bytes + len > MAX_TABLE_PART_BYTES {
-                (last, bytes) = (last + 1, 0);
+                (last_part, bytes) = (last_part + 1, 0);
             }
             bytes += len;
-            if last == asked.part {
-                members.push(listed.clone());
+            if last_part == query.part {
+                members.push(description.clone());
             }
         }
-        let TableFetch { id, part, .. } = asked;
-        let table = message::TablePart { id, generation: self.generation, part, parts: last + 1, members };
-        (part <= last).then_some(table)
+        let TableFetch { id, part, .. } = query;
+        let table_part =
+            message::TablePart { id, generation: self.generation, part, parts: last_part + 1, members };
+        (part <= last_part).then_some(table_part)
     }
 
     /// Returns the requested part of a candidate set, if there is one; suspects have no weight.
-    pub(super) fn candidate_set(&self, now: Time, asked: CandidateQuery) -> Option<CandidateSet> {
-        let (mut last, mut bytes, mut places) = (0_u16, 0, Vec::new());
-        for entrant in self.candidates(asked.service) {
-            let Some(listed) = self.description(entrant.member) else { continue };
-            let Some(offer) = self.offer(entrant.member, asked.service) else { continue };
-            let place = CandidateEntry {
-                member: entrant.member,
-                capacity: entrant.capacity,
-                weight: if self.is_suspect(entrant.member, now) { 0 } else { entrant.weight },
-                address: listed.address,
+    pub(super) fn candidate_set(&self, now: Time, query: CandidateQuery) -> Option<CandidateSet> {
+        let (mut last_part, mut bytes, mut entries) = (0_u16, 0, Vec::new());
+        for candidate in self.candidates(query.service) {
+            let Some(description) = self.description(candidate.member) else { continue };
+            let Some(offer) = self.offer(candidate.member, query.service) else { continue };
+            let entry = CandidateEntry {
+                member: candidate.member,
+                capacity: candidate.capacity,
+                weight: if self.is_suspect(candidate.member, now) { 0 } else { candidate.weight },
+                address: description.address,
                 endpoint: offer.endpoint,
             };
-            if bytes + place.encoded_size() > MAX_CANDIDATE_BYTES {
-                (last, bytes) = (last + 1, 0);
+            if bytes + entry.encoded_size() > MAX_CANDIDATE_BYTES {
+                (last_part, bytes) = (last_part + 1, 0);
             }
-            bytes += place.encoded_size();
-            if last == asked.part {
-                places.push(place);
+            bytes += entry.encoded_size();
+            if last_part == query.part {
+                entries.push(entry);
             }
         }
-        let CandidateQuery { id, service, part } = asked;
-        let drum = CandidateSet { id, service, part, parts: last + 1, candidates: places };
-        (part <= last).then_some(drum)
+        let CandidateQuery { id, service, part } = query;
+        let candidate_set = CandidateSet { id, service, part, parts: last_part + 1, candidates: entries };
+        (part <= last_part).then_some(candidate_set)
     }
 
     /// Returns the addresses of the other members' daemons that are not down.
@@ -449,8 +458,8 @@ impl MembershipTable {
 
     /// Discards the report of a member.
     fn forget(&mut self, member: u16) {
-        if let Some(heard) = self.peers.get_mut(&member).and_then(|peer| peer.report.take()) {
-            self.digest ^= heard.hash;
+        if let Some(report) = self.peers.get_mut(&member).and_then(|peer| peer.report.take()) {
+            self.digest ^= report.hash;
         }
     }
 
@@ -467,9 +476,9 @@ impl MembershipTable {
     /// Follows a change of a description or a life.
     fn refresh_member(&mut self, member: u16) {
         if let Some(peer) = self.peers.get_mut(&member) {
-            let print = if peer.up { description_hash(&peer.description) } else { 0 };
-            self.fingerprints ^= peer.fingerprint ^ print;
-            peer.fingerprint = print;
+            let fingerprint = if peer.up { description_hash(&peer.description) } else { 0 };
+            self.fingerprints ^= peer.fingerprint ^ fingerprint;
+            peer.fingerprint = fingerprint;
             self.generation = (self.fingerprints as u32).max(1);
         }
         self.update_candidates(member);
@@ -477,27 +486,27 @@ impl MembershipTable {
 
     /// Puts a member into the candidate sets it belongs to, and removes it from all others.
     fn update_candidates(&mut self, member: u16) {
-        self.candidates.retain(|_, drum| {
-            drum.retain(|entrant| entrant.member != member);
-            !drum.is_empty()
+        self.candidates.retain(|_, candidates| {
+            candidates.retain(|candidate| candidate.member != member);
+            !candidates.is_empty()
         });
         let Some(peer) = self.peers.get(&member).filter(|peer| peer.up) else { return };
-        let Some(heard) = &peer.report else { return };
+        let Some(report) = &peer.report else { return };
         // The report of one life and the offer of another are combined only if the rest is queried.
-        let whole = peer.newest.0 == peer.description.incarnation || self.forget_after.is_some();
-        if heard.state != NodeState::Up || !whole {
+        let offer_known = peer.newest.0 == peer.description.incarnation || self.forget_after.is_some();
+        if report.state != NodeState::Up || !offer_known {
             return;
         }
-        for share in &heard.services {
-            let weight = bounded_weight(share);
-            if weight == 0 || !peer.description.offers.iter().any(|offer| offer.service == share.service) {
+        for service in &report.services {
+            let weight = bounded_weight(service);
+            if weight == 0 || !peer.description.offers.iter().any(|offer| offer.service == service.service) {
                 continue;
             }
-            let entrant = DrawCandidate { member, capacity: share.capacity, weight };
-            let drum = self.candidates.entry(share.service).or_default();
-            match drum.binary_search_by_key(&member, |entrant| entrant.member) {
-                Ok(at) => drum[at] = entrant,
-                Err(at) => drum.insert(at, entrant),
+            let candidate = DrawCandidate { member, capacity: service.capacity, weight };
+            let candidates = self.candidates.entry(service.service).or_default();
+            match candidates.binary_search_by_key(&member, |candidate| candidate.member) {
+                Ok(index) => candidates[index] = candidate,
+                Err(index) => candidates.insert(index, candidate),
             }
         }
     }
@@ -505,37 +514,38 @@ impl MembershipTable {
 
 /// Returns the weight of a member within its bounds. A member that reports more than any load makes of its
 /// capacity would attract all requests. All daemons apply the same bounds, so that they draw alike.
-fn bounded_weight(share: &ServiceState) -> u16 {
-    if share.weight == 0 || share.capacity == 0 {
+fn bounded_weight(service: &ServiceState) -> u16 {
+    if service.weight == 0 || service.capacity == 0 {
         return 0;
     }
-    let bounds = weight::weight_bounds(share.capacity);
-    share.weight.clamp(*bounds.start(), *bounds.end())
+    let bounds = weight::weight_bounds(service.capacity);
+    service.weight.clamp(*bounds.start(), *bounds.end())
 }
 
 /// Returns the hash of a report's weights and states; 0 is none.
 fn fingerprint(member: u16, incarnation: u32, state: NodeState, services: &[ServiceState]) -> u64 {
-    let mut print = mix(u64::from(member) << 40 | u64::from(incarnation) << 8 | state as u64);
-    for share in services {
-        let figures = u64::from(share.capacity) << 16 | u64::from(share.weight);
-        print = mix(print ^ u64::from(share.service) << 32 ^ figures);
+    let mut digest = mix(u64::from(member) << 40 | u64::from(incarnation) << 8 | state as u64);
+    for service in services {
+        let capacity_and_weight = u64::from(service.capacity) << 16 | u64::from(service.weight);
+        digest = mix(digest ^ u64::from(service.service) << 32 ^ capacity_and_weight);
     }
-    print
+    digest
 }
 
-fn description_hash(listed: &NodeDescription) -> u64 {
-    let address = |address: &SocketAddr| {
+fn description_hash(description: &NodeDescription) -> u64 {
+    let address_hash = |address: &SocketAddr| {
         let ip = match address.ip() {
             core::net::IpAddr::V4(ip) => hash(&ip.octets()),
             core::net::IpAddr::V6(ip) => hash(&ip.octets()),
         };
         mix(ip ^ u64::from(address.port()))
     };
-    let mut state =
-        mix(u64::from(listed.member) << 32 | u64::from(listed.incarnation)) ^ address(&listed.address);
-    for offer in &listed.offers {
+    let mut digest = mix(u64::from(description.member) << 32 | u64::from(description.incarnation))
+        ^ address_hash(&description.address);
+    for offer in &description.offers {
         // Without the capacity, which is in each report, and changes without another description.
-        state = mix(mix(state ^ u64::from(offer.service)) ^ address(&offer.endpoint) ^ hash(&offer.info));
+        digest =
+            mix(mix(digest ^ u64::from(offer.service)) ^ address_hash(&offer.endpoint) ^ hash(&offer.info));
     }
-    state
+    digest
 }

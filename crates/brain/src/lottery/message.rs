@@ -20,9 +20,9 @@ pub enum LotteryMessage {
     /// A part of the table of members.
     Table(TablePart),
     /// A request for a part of a candidate set.
-    Look(CandidateQuery),
+    CandidateQuery(CandidateQuery),
     /// A part of a candidate set.
-    Drum(CandidateSet),
+    CandidateSet(CandidateSet),
 }
 
 /// The destination of a message.
@@ -274,12 +274,12 @@ impl NodeDescription {
     /// Returns its bytes in a table, as RFS/2 writes it. A member with more than [`MAX_TABLE_PART_BYTES`]
     /// cannot be described.
     pub fn encoded_size(&self) -> usize {
-        let short = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
-        let offer = |offer: &ServiceOffer| {
-            let near = offer.endpoint.ip() == self.address.ip();
-            8 + if near { 3 } else { short(&offer.endpoint) } + offer.info.len()
+        let encoded_len = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
+        let offer_size = |offer: &ServiceOffer| {
+            let same_ip = offer.endpoint.ip() == self.address.ip();
+            8 + if same_ip { 3 } else { encoded_len(&offer.endpoint) } + offer.info.len()
         };
-        7 + short(&self.address) + self.offers.iter().map(offer).sum::<usize>()
+        7 + encoded_len(&self.address) + self.offers.iter().map(offer_size).sum::<usize>()
     }
 }
 
@@ -345,8 +345,8 @@ pub struct CandidateEntry {
 impl CandidateEntry {
     /// Returns its bytes in a candidate set, as RFS/2 writes it.
     pub fn encoded_size(&self) -> usize {
-        let short = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
-        let near = self.endpoint.ip() == self.address.ip();
-        6 + short(&self.address) + if near { 3 } else { short(&self.endpoint) }
+        let encoded_len = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
+        let same_ip = self.endpoint.ip() == self.address.ip();
+        6 + encoded_len(&self.address) + if same_ip { 3 } else { encoded_len(&self.endpoint) }
     }
 }

@@ -236,8 +236,8 @@ struct LocalService {
 impl LocalService {
     /// Returns the code of its weight, given the time at which its daemon came.
     fn weight(&self, since: Time, now: Time, ramp: Duration) -> u16 {
-        let gone = now.since(self.since.max(since));
-        if self.ready && !self.held { self.gauge.weight(now, self.capacity, gone, ramp) } else { 0 }
+        let up_for = now.since(self.since.max(since));
+        if self.ready && !self.held { self.gauge.weight(now, self.capacity, up_for, ramp) } else { 0 }
     }
 }
 
@@ -271,7 +271,7 @@ impl LotteryNode {
         config.candidates = config.candidates.clamp(1, CANDIDATES);
         config.responders = config.responders.clamp(1, config.candidates);
         config.interval = config.interval.max(Duration::from_millis(10));
-        let mut daemon = Self {
+        let mut node = Self {
             state: NodeState::Joining,
             since: now,
             joined: now + config.join_time,
@@ -308,8 +308,8 @@ impl LotteryNode {
             statistics: NodeStatistics::default(),
             config,
         };
-        daemon.describe_self();
-        daemon
+        node.describe_self();
+        node
     }
 
     /// Handles a message from `from`, which was authenticated before.
@@ -326,15 +326,15 @@ impl LotteryNode {
         key: Option<u32>,
         message: LotteryMessage,
     ) {
-        let back = key.map_or(MessageTarget::Address(from), |key| MessageTarget::KeyedClient(from, key));
+        let reply_to = key.map_or(MessageTarget::Address(from), |key| MessageTarget::KeyedClient(from, key));
         match message {
-            LotteryMessage::Request(request) => self.handle_request(now, from, back, &request),
+            LotteryMessage::Request(request) => self.handle_request(now, from, reply_to, &request),
             LotteryMessage::Commit(commit) => self.handle_commit(now, &commit),
             LotteryMessage::Report(report) => self.handle_report(now, from, &report),
-            LotteryMessage::Fetch(fetch) => self.handle_fetch(now, from, back, fetch),
+            LotteryMessage::Fetch(fetch) => self.handle_fetch(now, from, reply_to, fetch),
             LotteryMessage::Table(table) => self.handle_table(now, from, table),
-            LotteryMessage::Look(look) => self.handle_candidate_query(now, from, back, look),
-            LotteryMessage::Answer(_) | LotteryMessage::Drum(_) => {}
+            LotteryMessage::CandidateQuery(query) => self.handle_candidate_query(now, from, reply_to, query),
+            LotteryMessage::Answer(_) | LotteryMessage::CandidateSet(_) => {}
         }
     }
 
@@ -377,9 +377,9 @@ impl LotteryNode {
 
     /// Records a lag. After a lag in which others suspect it, it is away for as long as a new daemon takes to
     /// be known.
-    fn record_lag(&mut self, now: Time, late: Duration) {
-        self.lag.record(now, late);
-        if late >= self.config.interval * SUSPECT_MISSES {
+    fn record_lag(&mut self, now: Time, lag: Duration) {
+        self.lag.record(now, lag);
+        if lag >= self.config.interval * SUSPECT_MISSES {
             self.away_until = now + self.config.join_time;
         }
     }
@@ -389,14 +389,18 @@ impl LotteryNode {
     /// from the capacity alone.
     pub fn set_load(&mut self, now: Time, service: u32, load: u16, in_flight: u16) {
         let (since, interval) = (self.since, self.config.interval);
-        let Some(local) = self.services.iter_mut().find(|local| local.service == service) else { return };
-        local.gauge.record(now, load);
-        local.in_flight = in_flight;
-        let weight = local.weight(since, now, self.config.slow_start);
+        let Some(local_service) =
+            self.services.iter_mut().find(|local_service| local_service.service == service)
+        else {
+            return;
+        };
+        local_service.gauge.record(now, load);
+        local_service.in_flight = in_flight;
+        let weight = local_service.weight(since, now, self.config.slow_start);
         // A report to a few daemons is no faster than the next.
         if self.config.multicast
             && self.state == NodeState::Up
-            && weight.abs_diff(local.sent_weight) > REPORTED_WEIGHT_STEP
+            && weight.abs_diff(local_service.sent_weight) > REPORTED_WEIGHT_STEP
         {
             self.next_report = self.next_report.min(now.max(self.last_report + interval / 4));
         }
@@ -436,8 +440,8 @@ impl LotteryNode {
 
     /// Records from the membership protocol that a member is present. Returns `false` if there is no room for
     /// it, or a later life is known.
-    pub fn member_up(&mut self, listed: NodeDescription) -> bool {
-        listed.member != self.config.member && self.table.describe(listed, true)
+    pub fn member_up(&mut self, description: NodeDescription) -> bool {
+        description.member != self.config.member && self.table.describe(description, true)
     }
 
     /// Records from the membership protocol that a member is dead.
@@ -464,7 +468,7 @@ impl LotteryNode {
 
     /// Returns the counts, and the present state.
     pub fn statistics(&self, now: Time) -> NodeStatistics {
-        let (members, members_heard, members_differ) = self.table.member_counts();
+        let (members, members_reporting, members_differ) = self.table.member_counts();
         let step = self.commit_delays.step();
         NodeStatistics {
             forgotten: self.dedup.forgotten,
@@ -475,21 +479,22 @@ impl LotteryNode {
                 + self.commits.values().map(Vec::len).sum::<usize>()
                 + self.recent.len(),
             members,
-            members_reporting: members_heard,
+            members_reporting,
             members_differ,
             commit_delay: self.commit_delays.delay_bound(),
             step,
             prefer_referral: step > REFERRAL_STEP,
             lag: self.lag.current(now),
-            loads_lost: self.services.iter().filter(|local| local.gauge.is_lost(now)).count(),
+            loads_lost: self.services.iter().filter(|local_service| local_service.gauge.is_lost(now)).count(),
             ..self.statistics
         }
     }
 
     fn describe_self(&mut self) {
         let NodeConfig { member, incarnation, address, .. } = self.config;
-        let listed = NodeDescription { member, incarnation, address, offers: self.config.offers.clone() };
-        self.table.describe(listed, true);
+        let description =
+            NodeDescription { member, incarnation, address, offers: self.config.offers.clone() };
+        self.table.describe(description, true);
     }
 
     fn send(&mut self, to: MessageTarget, message: LotteryMessage) {
@@ -512,15 +517,15 @@ impl LotteryNode {
 
     /// Notifies the other candidates that `id` was answered.
     fn queue_commits(&mut self, id: u64, others: &CandidateRanking) {
-        for place in others.candidates() {
-            if place.member == self.config.member {
+        for candidate in others.candidates() {
+            if candidate.member == self.config.member {
                 continue;
             }
-            let ids = self.commits.entry(place.member).or_default();
+            let ids = self.commits.entry(candidate.member).or_default();
             ids.push(id);
             if ids.len() >= MAX_IDS {
                 let ids = core::mem::take(ids);
-                if let Some((to, message)) = self.send_commit(place.member, ids) {
+                if let Some((to, message)) = self.send_commit(candidate.member, ids) {
                     self.send(to, message);
                 }
             }

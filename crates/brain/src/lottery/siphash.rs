@@ -21,11 +21,11 @@ impl SipHashKey {
         for word in words {
             state.absorb(u64::from_le_bytes(*word));
         }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
+        let mut last_word = [0; 8];
+        last_word[..rest.len()].copy_from_slice(rest);
         // At most seven bytes are left; the eighth is the length modulo 256.
-        last[7] = bytes.len() as u8;
-        state.finish(u64::from_le_bytes(last))
+        last_word[7] = bytes.len() as u8;
+        state.finish(u64::from_le_bytes(last_word))
     }
 
     /// Returns the state before the first word.
@@ -59,8 +59,8 @@ impl SipHashState {
     }
 
     /// Finishes the hash. `last`: up to seven remaining bytes, and the total length in the highest byte.
-    pub(super) fn finish(mut self, last: u64) -> u64 {
-        self.absorb(last);
+    pub(super) fn finish(mut self, last_word: u64) -> u64 {
+        self.absorb(last_word);
         self.0[2] ^= 0xff;
         for _ in 0..4 {
             self.round();

@@ -60,18 +60,18 @@ impl SourceLimits {
             },
         };
         let row = &mut self.rows[hash as usize % ROWS];
-        let at = row.iter().position(|place| place.0 == hash);
-        let at = at.or_else(|| (0..WAYS).min_by_key(|at| row[*at].1)).unwrap_or(0);
-        let place = &mut row[at];
-        if place.0 != hash {
-            *place = (hash, now);
+        let slot = row.iter().position(|entry| entry.0 == hash);
+        let slot = slot.or_else(|| (0..WAYS).min_by_key(|slot| row[*slot].1)).unwrap_or(0);
+        let entry = &mut row[slot];
+        if entry.0 != hash {
+            *entry = (hash, now);
         }
-        let paid = place.1.max(now) + self.cost * count;
-        let within = paid <= now + self.credit;
-        if within {
-            place.1 = paid;
+        let paid_until = entry.1.max(now) + self.cost * count;
+        let is_within_credit = paid_until <= now + self.credit;
+        if is_within_credit {
+            entry.1 = paid_until;
         }
-        within
+        is_within_credit
     }
 }
 
@@ -84,27 +84,27 @@ mod tests {
     #[test]
     fn a_source_gets_its_rate_and_a_burst_whatever_others_do() {
         let mut sources = SourceLimits::new(SipHashKey::new([1; 16]), 100, 20);
-        let one = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-        assert_eq!((0..50).filter(|_| sources.admit(Time(0), one, 1)).count(), 20);
-        let mut passed = 0;
+        let source = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+        assert_eq!((0..50).filter(|_| sources.admit(Time(0), source, 1)).count(), 20);
+        let mut admitted = 0;
         for millis in 0..10_000_u64 {
             let now = Time(millis * 1_000_000);
-            passed += u32::from(sources.admit(now, one, 1));
-            let other = IpAddr::V4(Ipv4Addr::from(0x0b00_0000 + millis as u32 % 500));
-            assert!(sources.admit(now, other, 1), "2 per second");
+            admitted += u32::from(sources.admit(now, source, 1));
+            let other_source = IpAddr::V4(Ipv4Addr::from(0x0b00_0000 + millis as u32 % 500));
+            assert!(sources.admit(now, other_source, 1), "2 per second");
         }
-        assert!((995..=1001).contains(&passed), "{passed}");
+        assert!((995..=1001).contains(&admitted), "{admitted}");
     }
 
     #[test]
     fn neighbours_in_a_network_are_one_source() {
         let mut sources = SourceLimits::new(SipHashKey::new([1; 16]), 10, 10);
-        let passed = (0..100_u16).filter(|host| {
+        let admitted = (0..100_u16).filter(|host| {
             let address = core::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, *host, 0, 0, 1);
             sources.admit(Time(0), IpAddr::V6(address), 1)
         });
-        assert_eq!(passed.count(), 10);
-        let mut endless = SourceLimits::new(SipHashKey::new([1; 16]), 0, 0);
-        assert!((0..1000).all(|_| endless.admit(Time(0), IpAddr::V4(Ipv4Addr::LOCALHOST), 1)));
+        assert_eq!(admitted.count(), 10);
+        let mut unlimited = SourceLimits::new(SipHashKey::new([1; 16]), 0, 0);
+        assert!((0..1000).all(|_| unlimited.admit(Time(0), IpAddr::V4(Ipv4Addr::LOCALHOST), 1)));
     }
 }

@@ -66,12 +66,12 @@ impl CommitDelays {
         if self.total < MIN_SAMPLES {
             return None;
         }
-        let mut above = self.total / 40;
+        let mut remaining = self.total / 40;
         for (bucket, count) in self.counts.iter().enumerate().rev() {
-            if *count > above {
+            if *count > remaining {
                 return Some(bucket_max(bucket));
             }
-            above -= count;
+            remaining -= count;
         }
         None
     }
@@ -98,14 +98,14 @@ fn bucket_max(bucket: usize) -> Duration {
 /// work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LagTracker {
-    worst: Duration,
-    at: Time,
+    max_lag: Duration,
+    recorded_at: Time,
 }
 
 impl LagTracker {
-    pub(super) fn record(&mut self, now: Time, late: Duration) {
-        if late >= self.current(now) {
-            *self = Self { worst: late, at: now };
+    pub(super) fn record(&mut self, now: Time, lag: Duration) {
+        if lag >= self.current(now) {
+            *self = Self { max_lag: lag, recorded_at: now };
         }
     }
 
@@ -116,8 +116,8 @@ impl LagTracker {
     }
 
     pub(super) fn current(&self, now: Time) -> Duration {
-        let halves = (now.since(self.at).as_millis() / 50).min(31) as u32;
-        self.worst / (1 << halves)
+        let half_lives = (now.since(self.recorded_at).as_millis() / 50).min(31) as u32;
+        self.max_lag / (1 << half_lives)
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
         (0..1000).for_each(|_| delays.record(micros(300)));
         assert_eq!(delays.step(), MIN_STEP);
         // One in ten takes 10 ms: the step covers that.
-        (0..1000).for_each(|turn| delays.record(if turn % 10 == 0 { micros(10_000) } else { micros(300) }));
+        (0..1000).for_each(|index| delays.record(if index % 10 == 0 { micros(10_000) } else { micros(300) }));
         assert!((micros(50_000)..micros(63_000)).contains(&delays.step()), "{:?}", delays.step());
         (0..20_000).for_each(|_| delays.record(micros(2_000)));
         assert!((micros(10_000)..micros(12_600)).contains(&delays.step()), "{:?}", delays.step());

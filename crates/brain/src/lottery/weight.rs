@@ -18,7 +18,7 @@ use super::weight_codec;
 use crate::Time;
 
 /// The time over which a load is smoothed.
-const SMOOTH: Duration = Duration::from_secs(1);
+const LOAD_WINDOW: Duration = Duration::from_secs(1);
 
 /// The time for which a reported load counts: twelve reports.
 const LOAD_TTL: Duration = Duration::from_secs(3);
@@ -45,45 +45,46 @@ pub(super) fn weight_bounds(capacity: u16) -> RangeInclusive<u16> {
 pub(super) struct SmoothedLoad {
     /// The load as a share of the member's capacity.
     load: f64,
-    at: Option<Time>,
+    recorded_at: Option<Time>,
 }
 
 impl SmoothedLoad {
     /// Records a measurement, in thousandths.
     pub(super) fn record(&mut self, now: Time, load: u16) {
         let load = f64::from(load) / 1000.0;
-        let gone = self.at.map_or(f64::INFINITY, |at| now.since(at).as_secs_f64());
+        let elapsed =
+            self.recorded_at.map_or(f64::INFINITY, |recorded_at| now.since(recorded_at).as_secs_f64());
         // A load from before a gap is outdated.
-        let known = gone <= LOAD_TTL.as_secs_f64();
-        let part = if known { gone / (gone + SMOOTH.as_secs_f64()) } else { 1.0 };
-        self.load += part * (load - self.load);
-        self.at = Some(now);
+        let is_fresh = elapsed <= LOAD_TTL.as_secs_f64();
+        let blend = if is_fresh { elapsed / (elapsed + LOAD_WINDOW.as_secs_f64()) } else { 1.0 };
+        self.load += blend * (load - self.load);
+        self.recorded_at = Some(now);
     }
 
     /// Returns the load in thousandths, if it is known.
     pub(super) fn load(&self, now: Time) -> Option<u16> {
-        let known = self.at.is_some_and(|at| now.since(at) <= LOAD_TTL);
-        known.then_some(((self.load * 1000.0 + 0.5) as u16).min(UNKNOWN_LOAD - 1))
+        let is_fresh = self.recorded_at.is_some_and(|recorded_at| now.since(recorded_at) <= LOAD_TTL);
+        is_fresh.then_some(((self.load * 1000.0 + 0.5) as u16).min(UNKNOWN_LOAD - 1))
     }
 
     /// Returns `true` if it was known, and is not any more.
     pub(super) fn is_lost(&self, now: Time) -> bool {
-        self.at.is_some() && self.load(now).is_none()
+        self.recorded_at.is_some() && self.load(now).is_none()
     }
 
     /// Returns the code of the weight of a member that came `gone` ago, with a slow start of `ramp`.
-    pub(super) fn weight(&self, now: Time, capacity: u16, gone: Duration, ramp: Duration) -> u16 {
-        let want = if self.load(now).is_some() {
+    pub(super) fn weight(&self, now: Time, capacity: u16, up_for: Duration, ramp: Duration) -> u16 {
+        let relative_weight = if self.load(now).is_some() {
             (1.0 / (0.25 + self.load)).clamp(*WEIGHT_BOUNDS.start(), *WEIGHT_BOUNDS.end())
         } else {
             1.0
         };
-        let part = if gone >= ramp {
+        let ramp_share = if up_for >= ramp {
             1.0
         } else {
-            SLOW_START_MIN + (1.0 - SLOW_START_MIN) * gone.div_duration_f64(ramp)
+            SLOW_START_MIN + (1.0 - SLOW_START_MIN) * up_for.div_duration_f64(ramp)
         };
-        weight_codec::encode(f64::from(capacity) * want * part)
+        weight_codec::encode(f64::from(capacity) * relative_weight * ramp_share)
     }
 }
 
@@ -95,15 +96,15 @@ mod tests {
 
     #[test]
     fn a_weight_stays_within_its_bounds() {
-        for (load, times) in [(0, 4.0), (750, 1.0), (1000, 0.8), (3750, 0.25), (u16::MAX, 0.25)] {
-            let mut gauge = SmoothedLoad::default();
-            gauge.record(Time(0), load);
-            assert_eq!(gauge.load(Time(0)), Some(load.min(UNKNOWN_LOAD - 1)));
+        for (load, factor) in [(0, 4.0), (750, 1.0), (1000, 0.8), (3750, 0.25), (u16::MAX, 0.25)] {
+            let mut smoothed_load = SmoothedLoad::default();
+            smoothed_load.record(Time(0), load);
+            assert_eq!(smoothed_load.load(Time(0)), Some(load.min(UNKNOWN_LOAD - 1)));
             assert_eq!(
-                gauge.weight(Time(0), 8, DEFAULT_SLOW_START, DEFAULT_SLOW_START),
-                weight_codec::encode(8.0 * times)
+                smoothed_load.weight(Time(0), 8, DEFAULT_SLOW_START, DEFAULT_SLOW_START),
+                weight_codec::encode(8.0 * factor)
             );
-            assert_eq!(gauge.weight(Time(0), 0, DEFAULT_SLOW_START, DEFAULT_SLOW_START), 0);
+            assert_eq!(smoothed_load.weight(Time(0), 0, DEFAULT_SLOW_START, DEFAULT_SLOW_START), 0);
         }
     }
 
@@ -112,11 +113,16 @@ mod tests {
         for capacity in [1, 8, 100, u16::MAX] {
             let codes = weight_bounds(capacity);
             for load in [0, 100, 1000, 3750, u16::MAX] {
-                let mut gauge = SmoothedLoad::default();
-                gauge.record(Time(0), load);
-                for gone in [0, 5, 10] {
-                    let code = gauge.weight(Time(0), capacity, Duration::from_secs(gone), DEFAULT_SLOW_START);
-                    assert!(codes.contains(&code), "{capacity}, {load}, {gone} s: {code} of {codes:?}");
+                let mut smoothed_load = SmoothedLoad::default();
+                smoothed_load.record(Time(0), load);
+                for seconds in [0, 5, 10] {
+                    let code = smoothed_load.weight(
+                        Time(0),
+                        capacity,
+                        Duration::from_secs(seconds),
+                        DEFAULT_SLOW_START,
+                    );
+                    assert!(codes.contains(&code), "{capacity}, {load}, {seconds} s: {code} of {codes:?}");
                 }
             }
         }
@@ -124,45 +130,55 @@ mod tests {
 
     #[test]
     fn a_load_that_is_told_no_more_is_not_known() {
-        let mut gauge = SmoothedLoad::default();
+        let mut smoothed_load = SmoothedLoad::default();
         let by_capacity = weight_codec::encode(8.0);
         assert_eq!(
-            (gauge.load(Time(0)), gauge.weight(Time(0), 8, DEFAULT_SLOW_START, DEFAULT_SLOW_START)),
+            (
+                smoothed_load.load(Time(0)),
+                smoothed_load.weight(Time(0), 8, DEFAULT_SLOW_START, DEFAULT_SLOW_START)
+            ),
             (None, by_capacity)
         );
-        gauge.record(Time(0), 3750);
-        let (last, then) = (Time(3 * SECOND), Time(3 * SECOND + 1));
+        smoothed_load.record(Time(0), 3750);
+        let (before_expiry, after_expiry) = (Time(3 * SECOND), Time(3 * SECOND + 1));
         assert_eq!(
-            (gauge.load(last), gauge.weight(last, 8, DEFAULT_SLOW_START, DEFAULT_SLOW_START)),
+            (
+                smoothed_load.load(before_expiry),
+                smoothed_load.weight(before_expiry, 8, DEFAULT_SLOW_START, DEFAULT_SLOW_START)
+            ),
             (Some(3750), weight_codec::encode(2.0))
         );
         assert_eq!(
-            (gauge.load(then), gauge.weight(then, 8, DEFAULT_SLOW_START, DEFAULT_SLOW_START)),
+            (
+                smoothed_load.load(after_expiry),
+                smoothed_load.weight(after_expiry, 8, DEFAULT_SLOW_START, DEFAULT_SLOW_START)
+            ),
             (None, by_capacity)
         );
         // The earlier load is forgotten.
-        gauge.record(then, 0);
-        assert_eq!(gauge.load(then), Some(0));
+        smoothed_load.record(after_expiry, 0);
+        assert_eq!(smoothed_load.load(after_expiry), Some(0));
     }
 
     #[test]
     fn one_moment_is_no_load() {
-        let mut gauge = SmoothedLoad::default();
+        let mut smoothed_load = SmoothedLoad::default();
         for millis in (0..5000).step_by(100) {
-            gauge.record(Time(millis * 1_000_000), 500);
+            smoothed_load.record(Time(millis * 1_000_000), 500);
         }
-        gauge.record(Time(5 * SECOND), 3000);
-        let load = gauge.load(Time(5 * SECOND)).unwrap();
+        smoothed_load.record(Time(5 * SECOND), 3000);
+        let load = smoothed_load.load(Time(5 * SECOND)).unwrap();
         assert!((650..800).contains(&load), "{load}");
     }
 
     #[test]
     fn it_comes_slowly() {
-        let mut gauge = SmoothedLoad::default();
-        gauge.record(Time(0), 0);
-        let weight = |gone, ramp| gauge.weight(Time(0), 100, gone, ramp);
-        let weights = [0, 5, 10, 99].map(|seconds| weight(Duration::from_secs(seconds), DEFAULT_SLOW_START));
+        let mut smoothed_load = SmoothedLoad::default();
+        smoothed_load.record(Time(0), 0);
+        let weight_at = |up_for, ramp| smoothed_load.weight(Time(0), 100, up_for, ramp);
+        let weights =
+            [0, 5, 10, 99].map(|seconds| weight_at(Duration::from_secs(seconds), DEFAULT_SLOW_START));
         assert_eq!(weights, [20.0, 210.0, 400.0, 400.0].map(weight_codec::encode));
-        assert_eq!(weight(Duration::ZERO, Duration::ZERO), weight_codec::encode(400.0), "or at once");
+        assert_eq!(weight_at(Duration::ZERO, Duration::ZERO), weight_codec::encode(400.0), "or at once");
     }
 }

@@ -26,11 +26,11 @@ pub fn encode(weight: f64) -> u16 {
     // The first code that is as great, or the one before it if that is nearer on the scale.
     let (mut low, mut high) = (1, MAX_CODE);
     while low < high {
-        let middle = (low + high) / 2;
-        if (decode(middle) as f64) < units { low = middle + 1 } else { high = middle }
+        let midpoint = (low + high) / 2;
+        if (decode(midpoint) as f64) < units { low = midpoint + 1 } else { high = midpoint }
     }
-    let nearer = low > 1 && units * units < decode(low) as f64 * decode(low - 1) as f64;
-    if nearer { low - 1 } else { low }
+    let is_lower_nearer = low > 1 && units * units < decode(low) as f64 * decode(low - 1) as f64;
+    if is_lower_nearer { low - 1 } else { low }
 }
 
 /// 2^(i / 16) in units of 2^-16.
@@ -47,8 +47,8 @@ mod tests {
     fn codes_stand_for_what_they_say() {
         for code in 1..=MAX_CODE {
             let exact = libm::exp2((f64::from(code) - 128.0) / 16.0) * 16_384.0;
-            let off = (decode(code) as f64 - exact).abs();
-            assert!(off <= 1.0 + exact * 1e-5, "{code}: {} for {exact}", decode(code));
+            let error = (decode(code) as f64 - exact).abs();
+            assert!(error <= 1.0 + exact * 1e-5, "{code}: {} for {exact}", decode(code));
             assert_eq!(encode(exact / 16_384.0), code);
         }
         assert_eq!((decode(0), decode(UNIT_CODE), decode(u16::MAX)), (0, 1 << 14, decode(MAX_CODE)));

@@ -47,8 +47,8 @@ pub(crate) struct AnswerWindow {
     /// Answers whose head came.
     pub(crate) answered: f64,
     /// The number of looks, and the sum of the awaited answers at them.
-    pub(crate) looks: f64,
-    pub(crate) sum: f64,
+    pub(crate) sample_count: f64,
+    pub(crate) awaiting_sum: f64,
     /// The sum, over these looks, of the delay of this balancer's own event loops, seconds.
     pub(crate) lag: f64,
 }
@@ -57,10 +57,10 @@ pub(crate) struct AnswerWindow {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TrafficSampler {
     /// The time of the last look; `None` before the first.
-    at: Option<Time>,
+    sampled_at: Option<Time>,
     begun: u32,
     awaiting: u32,
-    lost: u32,
+    unserved: u32,
     /// The silence, while answers are awaited and none comes.
     silence: Option<SilentSpan>,
 }
@@ -71,7 +71,7 @@ struct SilentSpan {
     since: Time,
     /// The requests sent to the member in it, and the counts of the group when it began.
     sent: f64,
-    before: GroupTotals,
+    totals_at_start: GroupTotals,
 }
 
 /// The requests sent to all members of a group, and their answers.
@@ -112,7 +112,7 @@ pub(crate) struct ConcurrencyLimit {
 enum LimitState {
     /// No limit. `over`: the excess, while `T` is too long.
     Open {
-        over: Option<LatencyExcess>,
+        excess: Option<LatencyExcess>,
     },
     Limited(ActiveLimit),
 }
@@ -121,10 +121,10 @@ enum LimitState {
 #[derive(Clone, Copy, Debug)]
 struct LatencyExcess {
     /// The awaited answers, and the answers a second, when it began.
-    awaited: f64,
+    awaiting: f64,
     rate: f64,
     /// The sum of `(T / T* - 1) dt`, seconds.
-    sum: f64,
+    accumulated_excess: f64,
 }
 
 /// A span in which fewer answers are awaited than before.
@@ -140,20 +140,20 @@ struct LimitTrial {
 struct ActiveLimit {
     limit: f64,
     /// The awaited answers, which the limit is to reduce, and the rate of answers, which it is to keep.
-    awaited: f64,
+    awaiting: f64,
     rate: f64,
     /// Whether it is known that fewer awaited answers leave their rate as it is.
     proven: bool,
     /// The span with fewer awaited answers.
     trial: Option<LimitTrial>,
     /// The last time at which the limit was in use, and at which a window was complete.
-    used: Time,
-    known: Time,
+    last_used: Time,
+    last_evaluated: Time,
 }
 
 impl Default for LimitState {
     fn default() -> Self {
-        Self::Open { over: None }
+        Self::Open { excess: None }
     }
 }
 
@@ -166,49 +166,64 @@ impl LimitTrial {
     /// Returns whether answers come at this `rate` or more, once that can be decided. A lower rate may come
     /// from the moment in which members with fewer requests than others run out of them.
     fn keeps_rate(&self, rate: f64, now: Time) -> Option<bool> {
-        let (more, chance) = (self.answered - rate * self.seconds, libm::sqrt(rate * self.seconds));
-        let told = self.seconds > 0.0 && (more > 2.0 * chance || now.since(self.since) >= JUDGED);
-        told.then_some(more > -chance)
+        let (surplus, deviation) = (self.answered - rate * self.seconds, libm::sqrt(rate * self.seconds));
+        let is_decided =
+            self.seconds > 0.0 && (surplus > 2.0 * deviation || now.since(self.since) >= TRIAL_DURATION);
+        is_decided.then_some(surplus > -deviation)
     }
 }
 
 impl AnswerWindow {
     /// Adds the counts of a look.
-    pub(crate) fn add(&mut self, look: &Self) {
-        self.seconds += look.seconds;
-        self.sent += look.sent;
-        self.answered += look.answered;
-        self.looks += look.looks;
-        self.sum += look.sum;
-        self.lag += look.lag;
+    pub(crate) fn add(&mut self, sample: &Self) {
+        self.seconds += sample.seconds;
+        self.sent += sample.sent;
+        self.answered += sample.answered;
+        self.sample_count += sample.sample_count;
+        self.awaiting_sum += sample.awaiting_sum;
+        self.lag += sample.lag;
     }
 
     /// Returns the mean of the awaited answers.
-    fn awaited(&self) -> f64 {
-        self.sum / self.looks.max(1.0)
+    fn mean_awaiting(&self) -> f64 {
+        self.awaiting_sum / self.sample_count.max(1.0)
     }
 }
 
 impl TrafficSampler {
     /// Takes a look, about ten times a second. Returns the counts since the last look, unless that is too
     /// long ago. `all`: the counts of the group up to then.
-    pub(crate) fn sample(&mut self, vitals: &Vitals, all: &GroupTotals, now: Time) -> Option<AnswerWindow> {
-        let (begun, awaiting, lost) = (vitals.begun_here(), vitals.awaiting_here(), vitals.unserved());
-        let before = core::mem::replace(&mut self.awaiting, awaiting);
+    pub(crate) fn sample(
+        &mut self,
+        vitals: &Vitals,
+        totals: &GroupTotals,
+        now: Time,
+    ) -> Option<AnswerWindow> {
+        let (begun, awaiting, unserved) = (vitals.begun_here(), vitals.awaiting_here(), vitals.unserved());
+        let previous_awaiting = core::mem::replace(&mut self.awaiting, awaiting);
         let sent = f64::from(begun.wrapping_sub(core::mem::replace(&mut self.begun, begun)));
-        let lost = f64::from(lost.wrapping_sub(core::mem::replace(&mut self.lost, lost)));
-        let at = self.at.replace(now);
+        let newly_unserved =
+            f64::from(unserved.wrapping_sub(core::mem::replace(&mut self.unserved, unserved)));
+        let previous_sample = self.sampled_at.replace(now);
         // Concurrent updates may make this negative by a few.
-        let answered = (sent + f64::from(before) - f64::from(awaiting) - lost).max(0.0);
-        let seconds = now.since(at?).as_secs_f64();
-        if awaiting == 0 || answered > 0.0 || seconds > PAUSE {
+        let answered = (sent + f64::from(previous_awaiting) - f64::from(awaiting) - newly_unserved).max(0.0);
+        let seconds = now.since(previous_sample?).as_secs_f64();
+        if awaiting == 0 || answered > 0.0 || seconds > MAX_SAMPLE_GAP {
             self.silence = None;
         } else {
-            let silence = self.silence.get_or_insert(SilentSpan { since: now, sent: 0.0, before: *all });
+            let silence =
+                self.silence.get_or_insert(SilentSpan { since: now, sent: 0.0, totals_at_start: *totals });
             silence.sent += sent;
         }
-        let look = AnswerWindow { seconds, sent, answered, looks: 1.0, sum: f64::from(awaiting), lag: 0.0 };
-        (seconds <= PAUSE).then_some(look)
+        let sample = AnswerWindow {
+            seconds,
+            sent,
+            answered,
+            sample_count: 1.0,
+            awaiting_sum: f64::from(awaiting),
+            lag: 0.0,
+        };
+        (seconds <= MAX_SAMPLE_GAP).then_some(sample)
     }
 
     /// Returns the length of the member's silence, if it is not chance. `all`: the counts of the group by
@@ -216,13 +231,14 @@ impl TrafficSampler {
     ///
     /// Several requests must have been sent in that time. If each stayed unanswered as often as the others'
     /// requests in the same time, the probability that all of them do must be below one in a thousand.
-    pub(crate) fn significant_silence(&self, all: &GroupTotals, now: Time) -> Option<Duration> {
+    pub(crate) fn significant_silence(&self, totals: &GroupTotals, now: Time) -> Option<Duration> {
         let silence = self.silence.as_ref()?;
-        let sent = all.sent - silence.before.sent - silence.sent;
-        let answered = all.answered - silence.before.answered;
-        let unanswered = (1.0 - answered / sent.max(1.0)).max(LEAST_UNANSWERED);
-        let chance = libm::pow(unanswered, silence.sent);
-        (silence.sent >= SEVERAL && chance < FALSE_ALARM).then(|| now.since(silence.since))
+        let sent = totals.sent - silence.totals_at_start.sent - silence.sent;
+        let answered = totals.answered - silence.totals_at_start.answered;
+        let unanswered = (1.0 - answered / sent.max(1.0)).max(MIN_UNANSWERED_SHARE);
+        let probability = libm::pow(unanswered, silence.sent);
+        (silence.sent >= MIN_SILENT_REQUESTS && probability < SILENCE_FALSE_ALARM)
+            .then(|| now.since(silence.since))
     }
 }
 
@@ -233,9 +249,9 @@ impl ConcurrencyLimit {
     }
 
     /// Takes over a baseline, if it is plausible.
-    pub(crate) fn restore(&mut self, past: Self) {
-        if past.baseline.is_finite() && past.baseline >= 0.0 {
-            *self = past.handoff();
+    pub(crate) fn restore(&mut self, previous: Self) {
+        if previous.baseline.is_finite() && previous.baseline >= 0.0 {
+            *self = previous.handoff();
         }
     }
 
@@ -246,14 +262,20 @@ impl ConcurrencyLimit {
 
     /// Adds the counts of a look and returns the limit in requests, 0 for none. `took`: the time `T` of the
     /// latest answers, seconds. `patience`: the time that clients wait.
-    pub(crate) fn observe(&mut self, look: &AnswerWindow, took: f64, patience: Duration, now: Time) -> u32 {
-        self.window.add(look);
+    pub(crate) fn observe(
+        &mut self,
+        sample: &AnswerWindow,
+        latency: f64,
+        max_latency: Duration,
+        now: Time,
+    ) -> u32 {
+        self.window.add(sample);
         let window = self.window;
-        let long = window.answered >= ENOUGH || window.seconds >= LONGEST;
-        if window.seconds >= SHORTEST && long {
+        let is_complete = window.answered >= MIN_WINDOW_ANSWERS || window.seconds >= MAX_WINDOW;
+        if window.seconds >= MIN_WINDOW && is_complete {
             self.window = AnswerWindow::default();
-            if window.answered > 0.0 && took > 0.0 {
-                self.evaluate(&window, took, patience.as_secs_f64(), now);
+            if window.answered > 0.0 && latency > 0.0 {
+                self.evaluate(&window, latency, max_latency.as_secs_f64(), now);
             }
         }
         self.expire(now);
@@ -263,97 +285,105 @@ impl ConcurrencyLimit {
         }
     }
 
-    fn evaluate(&mut self, window: &AnswerWindow, took: f64, patience: f64, now: Time) {
-        let (rate, awaited) = (window.answered / window.seconds, window.awaited());
-        let own = LAGS * window.lag / window.looks.max(1.0);
+    fn evaluate(&mut self, window: &AnswerWindow, latency: f64, max_latency: f64, now: Time) {
+        let (rate, awaiting) = (window.answered / window.seconds, window.mean_awaiting());
+        let client_lag = LAG_FACTOR * window.lag / window.sample_count.max(1.0);
         // The members' part of the time.
-        let theirs = (took - own).max(0.0);
-        if self.baseline <= 0.0 || now.since(self.measured) > FORGOTTEN {
-            (self.baseline, self.measured) = (took, now);
+        let member_latency = (latency - client_lag).max(0.0);
+        if self.baseline <= 0.0 || now.since(self.measured) > BASELINE_EXPIRY {
+            (self.baseline, self.measured) = (latency, now);
             (self.answers, self.seconds, self.known) = (0.0, 0.0, false);
         }
         // The first answers are the fastest ones, and no mean.
-        self.known |= self.answers >= FEWEST && self.seconds >= SOJOURNS * self.baseline;
-        let known = self.known;
-        let longest = (patience * NOTICED).max(TIMES * self.baseline);
-        let over = known && theirs > longest;
+        self.known |=
+            self.answers >= MIN_BASELINE_ANSWERS && self.seconds >= MIN_BASELINE_SOJOURNS * self.baseline;
+        let baseline_known = self.known;
+        let allowed_latency = (max_latency * LATENCY_FRACTION).max(BASELINE_FACTOR * self.baseline);
+        let is_over = baseline_known && member_latency > allowed_latency;
         match &mut self.state {
-            LimitState::Open { over: since } => {
-                let held_off = now < self.held_off;
+            LimitState::Open { excess } => {
+                let is_held_off = now < self.held_off;
                 // The baseline rises only as far as chance goes, or if a limit has shown that requests take
                 // that long by themselves.
-                let memory = if held_off { SHOWN } else { RISE };
-                let part = match took < self.baseline {
-                    _ if !known => window.answered / (self.answers + window.answered),
-                    true => FALL,
-                    false if held_off || took < 2.0 * self.baseline => (window.seconds / memory).min(FALL),
+                let memory = if is_held_off { HOLDOFF_RISE_SECONDS } else { BASELINE_RISE_SECONDS };
+                let weight = match latency < self.baseline {
+                    _ if !baseline_known => window.answered / (self.answers + window.answered),
+                    true => BASELINE_FALL,
+                    false if is_held_off || latency < 2.0 * self.baseline => {
+                        (window.seconds / memory).min(BASELINE_FALL)
+                    }
                     false => 0.0,
                 };
-                self.baseline += (took - self.baseline) * part;
+                self.baseline += (latency - self.baseline) * weight;
                 self.measured = now;
-                if !known {
+                if !baseline_known {
                     self.answers += window.answered;
                     self.seconds += window.seconds;
                 }
-                if !over || held_off {
-                    *since = None;
+                if !is_over || is_held_off {
+                    *excess = None;
                     return;
                 }
-                let more = (theirs / longest - 1.0) * window.seconds;
-                let Some(excess) = since else {
-                    *since = Some(LatencyExcess { awaited, rate, sum: more });
+                let excess_share = (member_latency / allowed_latency - 1.0) * window.seconds;
+                let Some(latency_excess) = excess else {
+                    *excess = Some(LatencyExcess { awaiting, rate, accumulated_excess: excess_share });
                     return;
                 };
-                excess.sum += more;
-                if excess.sum >= OVER {
+                latency_excess.accumulated_excess += excess_share;
+                if latency_excess.accumulated_excess >= EXCESS_THRESHOLD {
                     // More requests are awaited and no more are answered: they queue.
-                    let proven = awaited > GROWN * excess.awaited && rate < KEEPS * excess.rate;
+                    let is_proven = awaiting > GROWN_QUEUE_FACTOR * latency_excess.awaiting
+                        && rate < STEADY_RATE_FACTOR * latency_excess.rate;
                     self.state = LimitState::Limited(ActiveLimit {
-                        limit: if proven { awaited / STEP } else { FIRST * awaited },
-                        awaited,
-                        rate: rate.max(excess.rate),
-                        proven,
+                        limit: if is_proven {
+                            awaiting / MAX_LIMIT_STEP
+                        } else {
+                            FIRST_LIMIT_FACTOR * awaiting
+                        },
+                        awaiting,
+                        rate: rate.max(latency_excess.rate),
+                        proven: is_proven,
                         trial: None,
-                        used: now,
-                        known: now,
+                        last_used: now,
+                        last_evaluated: now,
                     });
                 }
             }
             LimitState::Limited(limited) => {
-                limited.known = now;
-                let used = awaited >= USED * limited.limit;
-                if used {
-                    limited.used = now;
+                limited.last_evaluated = now;
+                let is_used = awaiting >= USED_LIMIT_SHARE * limited.limit;
+                if is_used {
+                    limited.last_used = now;
                 }
-                if awaited <= FEWER * limited.awaited && used {
-                    let begun = LimitTrial { since: now, answered: 0.0, seconds: 0.0 };
-                    let fewer = limited.trial.get_or_insert(begun);
+                if awaiting <= TRIAL_AWAITING_SHARE * limited.awaiting && is_used {
+                    let new_trial = LimitTrial { since: now, answered: 0.0, seconds: 0.0 };
+                    let trial = limited.trial.get_or_insert(new_trial);
                     // The first answers belong to requests that were sent when more were awaited.
-                    if now.since(fewer.since).as_secs_f64() >= theirs.min(LONGEST) {
-                        fewer.add(window);
+                    if now.since(trial.since).as_secs_f64() >= member_latency.min(MAX_WINDOW) {
+                        trial.add(window);
                     }
-                    match fewer.keeps_rate(KEPT * limited.rate, now) {
+                    match trial.keeps_rate(KEPT_RATE_SHARE * limited.rate, now) {
                         Some(true) => {
                             self.mistakes = 0;
-                            (limited.awaited, limited.proven, limited.trial) = (awaited, true, None);
+                            (limited.awaiting, limited.proven, limited.trial) = (awaiting, true, None);
                         }
                         Some(false) => {
-                            self.mistakes = (self.mistakes + 1).min(MISTAKES);
-                            self.held_off = now + HELD_OFF * (1 << self.mistakes);
+                            self.mistakes = (self.mistakes + 1).min(MAX_MISTAKES);
+                            self.held_off = now + HOLD_OFF_DURATION * (1 << self.mistakes);
                             self.state = LimitState::default();
                             return;
                         }
                         None => {}
                     }
                 }
-                let wanted = rate * (longest + own);
-                let wanted = wanted + libm::sqrt(wanted) + 1.0;
-                let first = if limited.proven { 1.0 / STEP } else { FIRST };
-                let least = (limited.limit / STEP).max(first * limited.awaited);
-                limited.limit = wanted.min(STEP * limited.limit).max(least);
-                if awaited > limited.awaited {
+                let target = rate * (allowed_latency + client_lag);
+                let target = target + libm::sqrt(target) + 1.0;
+                let first_factor = if limited.proven { 1.0 / MAX_LIMIT_STEP } else { FIRST_LIMIT_FACTOR };
+                let min_limit = (limited.limit / MAX_LIMIT_STEP).max(first_factor * limited.awaiting);
+                limited.limit = target.min(MAX_LIMIT_STEP * limited.limit).max(min_limit);
+                if awaiting > limited.awaiting {
                     // The new number to reduce.
-                    (limited.awaited, limited.trial) = (awaited, None);
+                    (limited.awaiting, limited.trial) = (awaiting, None);
                 }
             }
         }
@@ -362,7 +392,8 @@ impl ConcurrencyLimit {
     /// Ends a limit by time.
     fn expire(&mut self, now: Time) {
         if let LimitState::Limited(limited) = &self.state
-            && (now.since(limited.used) >= UNUSED || now.since(limited.known) >= BLIND)
+            && (now.since(limited.last_used) >= UNUSED_EXPIRY
+                || now.since(limited.last_evaluated) >= UNEVALUATED_EXPIRY)
         {
             self.remove_limit();
         }
@@ -371,69 +402,69 @@ impl ConcurrencyLimit {
 
 /// Seconds between two looks after which counting restarts: there was no traffic, or this process stood
 /// still.
-const PAUSE: f64 = 0.5;
+const MAX_SAMPLE_GAP: f64 = 0.5;
 
 /// The minimum seconds of a window, the answers that it waits for, and its maximum seconds.
-const SHORTEST: f64 = 0.15;
-const ENOUGH: f64 = 16.0;
-const LONGEST: f64 = 1.0;
+const MIN_WINDOW: f64 = 0.15;
+const MIN_WINDOW_ANSWERS: f64 = 16.0;
+const MAX_WINDOW: f64 = 1.0;
 
 /// The maximum time of a request at a member, as a part of the time that clients wait, or as a multiple of
 /// the baseline if that is more.
-const NOTICED: f64 = 0.15;
-const TIMES: f64 = 3.0;
+const LATENCY_FRACTION: f64 = 0.15;
+const BASELINE_FACTOR: f64 = 3.0;
 
 /// The number of times that this balancer's own delay enters the time of an answer: in sending and in
 /// receiving.
-const LAGS: f64 = 2.0;
+const LAG_FACTOR: f64 = 2.0;
 
 /// The part of the way that the baseline falls in a window, and the seconds in which it rises: usually, and
 /// after a mistaken limit.
-const FALL: f64 = 0.25;
-const RISE: f64 = 60.0;
-const SHOWN: f64 = 5.0;
+const BASELINE_FALL: f64 = 0.25;
+const BASELINE_RISE_SECONDS: f64 = 60.0;
+const HOLDOFF_RISE_SECONDS: f64 = 5.0;
 
 /// The time without an answer after which a baseline is outdated.
-const FORGOTTEN: Duration = Duration::from_secs(600);
+const BASELINE_EXPIRY: Duration = Duration::from_secs(600);
 
 /// The number of answers, and the multiple of their time, from which a baseline is known.
-const FEWEST: f64 = 64.0;
-const SOJOURNS: f64 = 3.0;
+const MIN_BASELINE_ANSWERS: f64 = 64.0;
+const MIN_BASELINE_SOJOURNS: f64 = 3.0;
 
 /// The seconds of answers at twice the allowed time before there is a limit; with half of that excess it
 /// takes twice as long.
-const OVER: f64 = 0.4;
+const EXCESS_THRESHOLD: f64 = 0.4;
 
 /// The part of the awaited requests that the first limit allows, and the maximum factor of a limit's change
 /// in a window.
-const FIRST: f64 = 0.7;
-const STEP: f64 = 3.0;
+const FIRST_LIMIT_FACTOR: f64 = 0.7;
+const MAX_LIMIT_STEP: f64 = 3.0;
 
 /// The minimum growth of the awaited answers, and the maximum growth of their rate, if requests queue.
-const GROWN: f64 = 1.5;
-const KEEPS: f64 = 1.1;
+const GROWN_QUEUE_FACTOR: f64 = 1.5;
+const STEADY_RATE_FACTOR: f64 = 1.1;
 
 /// The part of the awaited answers that counts as fewer, and the part of the answer rate that counts as kept.
 /// The latter is half way between the whole rate and the rate that is left if requests take that long by
 /// themselves.
-const FEWER: f64 = 0.75;
-const KEPT: f64 = 0.85;
-const JUDGED: Duration = Duration::from_secs(2);
+const TRIAL_AWAITING_SHARE: f64 = 0.75;
+const KEPT_RATE_SHARE: f64 = 0.85;
+const TRIAL_DURATION: Duration = Duration::from_secs(2);
 
 /// The part of a limit from which it is in use, its life when it is not used, and its life without an answer.
-const USED: f64 = 0.7;
-const UNUSED: Duration = Duration::from_secs(1);
-const BLIND: Duration = Duration::from_secs(2);
+const USED_LIMIT_SHARE: f64 = 0.7;
+const UNUSED_EXPIRY: Duration = Duration::from_secs(1);
+const UNEVALUATED_EXPIRY: Duration = Duration::from_secs(2);
 
 /// The time without a limit after a mistaken one, and the maximum number of its doublings.
-const HELD_OFF: Duration = Duration::from_secs(1);
-const MISTAKES: u32 = 4;
+const HOLD_OFF_DURATION: Duration = Duration::from_secs(1);
+const MAX_MISTAKES: u32 = 4;
 
 /// The unanswered requests from which a member is silent, the probability below which that is not chance, and
 /// the least assumed part of unanswered requests of the others.
-const SEVERAL: f64 = 3.0;
-const FALSE_ALARM: f64 = 1e-3;
-const LEAST_UNANSWERED: f64 = 0.05;
+const MIN_SILENT_REQUESTS: f64 = 3.0;
+const SILENCE_FALSE_ALARM: f64 = 1e-3;
+const MIN_UNANSWERED_SHARE: f64 = 0.05;
 
 #[cfg(test)]
 mod tests;

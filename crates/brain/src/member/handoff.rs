@@ -37,7 +37,7 @@ impl Vitals {
     /// Returns the counts for the handoff.
     pub(crate) fn handoff(&self) -> VitalsHandoff {
         let packed = self.latency.load(Relaxed);
-        let heard = self.last_report.view();
+        let report = self.last_report.view();
         VitalsHandoff {
             begun: self.begun(),
             streak: self.streak(),
@@ -45,22 +45,22 @@ impl Vitals {
             ceiling: self.concurrency_limit.load(Relaxed),
             latency: self.mean_latency().map(|value| (value, packed as u32)),
             suspicion: self.failure_detector.handoff(),
-            heard: heard.map(|said| ReportHandoff { at: said.at, begun: said.begun, reading: said.reading }),
+            heard: report.map(|view| ReportHandoff { at: view.at, begun: view.begun, reading: view.reading }),
         }
     }
 
     /// Restores handed-off counts, as far as they are plausible. Nothing is in flight here yet.
-    pub(crate) fn restore(&self, past: &VitalsHandoff, now: Time) {
-        self.work.store(u64::from(past.begun) << 32, Relaxed);
-        self.streak.store(past.streak, Relaxed);
-        self.unserved.store(past.lost, Relaxed);
-        self.concurrency_limit.store(past.ceiling, Relaxed);
-        if let Some((value, tick)) = past.latency.filter(|(value, _)| value.is_finite() && *value >= 1.0) {
+    pub(crate) fn restore(&self, handoff: &VitalsHandoff, now: Time) {
+        self.work.store(u64::from(handoff.begun) << 32, Relaxed);
+        self.streak.store(handoff.streak, Relaxed);
+        self.unserved.store(handoff.lost, Relaxed);
+        self.concurrency_limit.store(handoff.ceiling, Relaxed);
+        if let Some((value, tick)) = handoff.latency.filter(|(value, _)| value.is_finite() && *value >= 1.0) {
             self.latency.store(u64::from(value.to_bits()) << 32 | u64::from(tick), Relaxed);
         }
-        self.failure_detector.restore(past.suspicion, now);
-        if let Some(said) = past.heard.filter(|said| said.at <= now) {
-            self.last_report.record(&said.reading, said.begun, said.at);
+        self.failure_detector.restore(handoff.suspicion, now);
+        if let Some(report) = handoff.heard.filter(|report| report.at <= now) {
+            self.last_report.record(&report.reading, report.begun, report.at);
         }
     }
 }
@@ -73,15 +73,15 @@ mod tests {
 
     #[test]
     fn what_is_left_is_what_is_taken_but_for_what_is_in_flight() {
-        let (before, after, now) = (Vitals::default(), Vitals::default(), Time(5_000_000_000));
-        before.begin();
-        before.begin();
-        before.end();
-        before.record_failure();
-        before.record_unserved();
-        before.set_concurrency_limit(7);
-        before.record_latency(Duration::from_millis(30), now, Duration::from_secs(10));
-        before.failure_detector.record(true, 1e-4);
+        let (old_vitals, new_vitals, now) = (Vitals::default(), Vitals::default(), Time(5_000_000_000));
+        old_vitals.begin();
+        old_vitals.begin();
+        old_vitals.end();
+        old_vitals.record_failure();
+        old_vitals.record_unserved();
+        old_vitals.set_concurrency_limit(7);
+        old_vitals.record_latency(Duration::from_millis(30), now, Duration::from_secs(10));
+        old_vitals.failure_detector.record(true, 1e-4);
         let reading = Reading {
             in_flight: 3,
             knee: 4.0,
@@ -90,32 +90,35 @@ mod tests {
             sojourn: 0.02,
             ..Reading::default()
         };
-        before.last_report.record(&reading, 2, now);
-        let text = serde_json::to_string(&before.handoff()).unwrap();
-        after.restore(&serde_json::from_str(&text).unwrap(), now);
-        assert_eq!((after.in_flight(), after.begun()), (0, 2));
-        assert_eq!(after.handoff(), before.handoff());
-        assert_eq!(after.latency(now, Duration::from_secs(10)), before.latency(now, Duration::from_secs(10)));
+        old_vitals.last_report.record(&reading, 2, now);
+        let json = serde_json::to_string(&old_vitals.handoff()).unwrap();
+        new_vitals.restore(&serde_json::from_str(&json).unwrap(), now);
+        assert_eq!((new_vitals.in_flight(), new_vitals.begun()), (0, 2));
+        assert_eq!(new_vitals.handoff(), old_vitals.handoff());
+        assert_eq!(
+            new_vitals.latency(now, Duration::from_secs(10)),
+            old_vitals.latency(now, Duration::from_secs(10))
+        );
     }
 
     #[test]
     fn what_cannot_be_true_is_left_out() {
         let (vitals, now) = (Vitals::default(), Time(1));
-        let said = ReportHandoff {
+        let report = ReportHandoff {
             at: Time(9),
             begun: 1,
             reading: Reading { knee: 2.0, work: 1.0, ..Reading::default() },
         };
-        let past = VitalsHandoff {
+        let handoff = VitalsHandoff {
             latency: Some((f32::INFINITY, 1)),
             suspicion: (1.0, u64::MAX, true),
-            heard: Some(said),
+            heard: Some(report),
             ..VitalsHandoff::default()
         };
-        vitals.restore(&past, now);
+        vitals.restore(&handoff, now);
         assert_eq!(vitals.handoff(), VitalsHandoff::default());
         // Written by a version with more fields, or fewer.
-        let past: VitalsHandoff = serde_json::from_str("{\"begun\": 3, \"colour\": \"red\"}").unwrap();
-        assert_eq!(past, VitalsHandoff { begun: 3, ..VitalsHandoff::default() });
+        let handoff: VitalsHandoff = serde_json::from_str("{\"begun\": 3, \"colour\": \"red\"}").unwrap();
+        assert_eq!(handoff, VitalsHandoff { begun: 3, ..VitalsHandoff::default() });
     }
 }

@@ -12,7 +12,7 @@ use crate::meter::{Reading, limit_at_knee};
 #[derive(Debug, Default)]
 pub(crate) struct LastReport {
     /// The time of arrival, nanoseconds; 0 for never.
-    at: AtomicU64,
+    received_at: AtomicU64,
     /// The requests begun at the member by then.
     begun: AtomicU32,
     in_flight: AtomicU32,
@@ -46,28 +46,28 @@ impl LastReport {
         self.work.store(reading.work.to_bits(), Relaxed);
         self.mean_in_flight.store(reading.mean_in_flight.to_bits(), Relaxed);
         self.sojourn.store(reading.sojourn.to_bits(), Relaxed);
-        self.at.store(now.0.max(1), Relaxed);
+        self.received_at.store(now.0.max(1), Relaxed);
         true
     }
 
     /// Returns `true` if the member has ever sent a report.
     pub(crate) fn was_ever_received(&self) -> bool {
-        self.at.load(Relaxed) != 0
+        self.received_at.load(Relaxed) != 0
     }
 
     pub(crate) fn view(&self) -> Option<ReportView> {
-        let at = self.at.load(Relaxed);
-        let float = |cell: &AtomicU32| f32::from_bits(cell.load(Relaxed));
-        (at != 0).then(|| ReportView {
-            at: Time(at),
+        let received_at = self.received_at.load(Relaxed);
+        let load_f32 = |cell: &AtomicU32| f32::from_bits(cell.load(Relaxed));
+        (received_at != 0).then(|| ReportView {
+            at: Time(received_at),
             begun: self.begun.load(Relaxed),
             reading: Reading {
                 in_flight: self.in_flight.load(Relaxed),
-                knee: float(&self.knee).abs(),
-                open: float(&self.knee) < 0.0,
-                work: float(&self.work),
-                mean_in_flight: float(&self.mean_in_flight),
-                sojourn: float(&self.sojourn),
+                knee: load_f32(&self.knee).abs(),
+                open: load_f32(&self.knee) < 0.0,
+                work: load_f32(&self.work),
+                mean_in_flight: load_f32(&self.mean_in_flight),
+                sojourn: load_f32(&self.sojourn),
                 slot: false,
             },
         })
@@ -75,31 +75,31 @@ impl LastReport {
 
     /// Returns a separate copy of the present report.
     pub(crate) fn copy(&self) -> Self {
-        let four = |cell: &AtomicU32| cell.load(Relaxed).into();
+        let load_u32 = |cell: &AtomicU32| cell.load(Relaxed).into();
         Self {
-            at: self.at.load(Relaxed).into(),
-            begun: four(&self.begun),
-            in_flight: four(&self.in_flight),
-            knee: four(&self.knee),
-            work: four(&self.work),
-            mean_in_flight: four(&self.mean_in_flight),
-            sojourn: four(&self.sojourn),
+            received_at: self.received_at.load(Relaxed).into(),
+            begun: load_u32(&self.begun),
+            in_flight: load_u32(&self.in_flight),
+            knee: load_u32(&self.knee),
+            work: load_u32(&self.work),
+            mean_in_flight: load_u32(&self.mean_in_flight),
+            sojourn: load_u32(&self.sojourn),
         }
     }
 
     pub(crate) fn forget(&self) {
-        self.at.store(0, Relaxed);
+        self.received_at.store(0, Relaxed);
     }
 }
 
 impl Reading {
     /// Returns `true` if the reading is plausible.
     pub(crate) fn is_plausible(&self) -> bool {
-        let sound = |value: f32, least: f32| (least..=MOST).contains(&value);
-        sound(self.knee, 1.0)
-            && sound(self.work, LEAST)
-            && sound(self.sojourn, LEAST)
-            && sound(self.mean_in_flight, 0.0)
+        let is_in_range = |value: f32, min: f32| (min..=MAX_VALUE).contains(&value);
+        is_in_range(self.knee, 1.0)
+            && is_in_range(self.work, MIN_SECONDS)
+            && is_in_range(self.sojourn, MIN_SECONDS)
+            && is_in_range(self.mean_in_flight, 0.0)
     }
 }
 
@@ -112,7 +112,7 @@ impl ReportView {
 }
 
 /// The shortest plausible time, seconds: a nanosecond.
-const LEAST: f32 = 1e-9;
+const MIN_SECONDS: f32 = 1e-9;
 
 /// The greatest plausible number of seconds or requests.
-const MOST: f32 = 1e6;
+const MAX_VALUE: f32 = 1e6;

@@ -3,12 +3,12 @@ use super::*;
 const DECAY: Duration = Duration::from_secs(10);
 const MS: Duration = Duration::from_millis(1);
 
-fn at(seconds: f64) -> Time {
+fn at_seconds(seconds: f64) -> Time {
     Time(0) + Duration::from_secs_f64(seconds)
 }
 
 #[track_caller]
-fn about(vitals: &Vitals, now: Time, milliseconds: f32) {
+fn assert_latency(vitals: &Vitals, now: Time, milliseconds: f32) {
     let latency = vitals.latency(now, DECAY).expect("an estimate") / 1e6;
     assert!((latency / milliseconds - 1.0).abs() < 0.01, "{latency} ms, not {milliseconds} ms");
 }
@@ -16,44 +16,52 @@ fn about(vitals: &Vitals, now: Time, milliseconds: f32) {
 #[test]
 fn peaks_count_at_once_and_lower_ones_by_and_by() {
     let vitals = Vitals::default();
-    assert_eq!(vitals.latency(at(1.0), DECAY), None);
-    vitals.record_latency(10 * MS, at(1.0), DECAY);
-    about(&vitals, at(1.0), 10.0);
-    vitals.record_latency(200 * MS, at(1.0), DECAY);
-    about(&vitals, at(1.0), 200.0);
+    assert_eq!(vitals.latency(at_seconds(1.0), DECAY), None);
+    vitals.record_latency(10 * MS, at_seconds(1.0), DECAY);
+    assert_latency(&vitals, at_seconds(1.0), 10.0);
+    vitals.record_latency(200 * MS, at_seconds(1.0), DECAY);
+    assert_latency(&vitals, at_seconds(1.0), 200.0);
     // After one decay time the new value weighs 1 - 1/e.
-    vitals.record_latency(100 * MS, at(11.0), DECAY);
-    about(&vitals, at(11.0), 200.0 / core::f32::consts::E + 100.0 * (1.0 - 1.0 / core::f32::consts::E));
+    vitals.record_latency(100 * MS, at_seconds(11.0), DECAY);
+    assert_latency(
+        &vitals,
+        at_seconds(11.0),
+        200.0 / core::f32::consts::E + 100.0 * (1.0 - 1.0 / core::f32::consts::E),
+    );
 }
 
 #[test]
 fn many_small_steps_equal_one_large_one() {
     let vitals = Vitals::default();
-    vitals.record_latency(1000 * MS, at(0.0), DECAY);
+    vitals.record_latency(1000 * MS, at_seconds(0.0), DECAY);
     for step in 1..=100_000 {
-        vitals.record_latency(MS, at(f64::from(step) / 10_000.0), DECAY);
+        vitals.record_latency(MS, at_seconds(f64::from(step) / 10_000.0), DECAY);
     }
-    about(&vitals, at(10.0), 1000.0 / core::f32::consts::E + 1.0 - 1.0 / core::f32::consts::E);
+    assert_latency(
+        &vitals,
+        at_seconds(10.0),
+        1000.0 / core::f32::consts::E + 1.0 - 1.0 / core::f32::consts::E,
+    );
 }
 
 #[test]
 fn an_estimate_fades_and_ends() {
     let vitals = Vitals::default();
-    vitals.record_latency(100 * MS, at(5.0), DECAY);
-    about(&vitals, at(15.0), 100.0 / core::f32::consts::E);
-    assert!(vitals.latency(at(104.0), DECAY).is_some());
-    assert_eq!(vitals.latency(at(106.0), DECAY), None);
+    vitals.record_latency(100 * MS, at_seconds(5.0), DECAY);
+    assert_latency(&vitals, at_seconds(15.0), 100.0 / core::f32::consts::E);
+    assert!(vitals.latency(at_seconds(104.0), DECAY).is_some());
+    assert_eq!(vitals.latency(at_seconds(106.0), DECAY), None);
     // 30 days later, when a signed difference of ticks has long been negative.
-    assert_eq!(vitals.latency(at(30.0 * 86_400.0), DECAY), None);
+    assert_eq!(vitals.latency(at_seconds(30.0 * 86_400.0), DECAY), None);
 }
 
 #[test]
 fn times_from_the_future_have_no_age() {
     let vitals = Vitals::default();
-    vitals.record_latency(100 * MS, at(5.0), DECAY);
-    about(&vitals, at(4.9), 100.0);
-    vitals.record_latency(Duration::ZERO, at(4.9), Duration::ZERO);
-    assert!(vitals.latency(at(0.0), Duration::ZERO).is_some());
+    vitals.record_latency(100 * MS, at_seconds(5.0), DECAY);
+    assert_latency(&vitals, at_seconds(4.9), 100.0);
+    vitals.record_latency(Duration::ZERO, at_seconds(4.9), Duration::ZERO);
+    assert!(vitals.latency(at_seconds(0.0), Duration::ZERO).is_some());
 }
 
 #[test]
@@ -109,10 +117,10 @@ fn counts_wrap_instead_of_failing() {
 
 #[test]
 fn what_is_told_late_makes_nothing_newer_or_older() {
-    let (vitals, at) = (Vitals::default(), |seconds: u64| Time(seconds * 1_000_000_000));
-    vitals.blend(1e6, 8.0, at(100));
+    let (vitals, at_second) = (Vitals::default(), |seconds: u64| Time(seconds * 1_000_000_000));
+    vitals.blend(1e6, 8.0, at_second(100));
     // As when a tunnel ends that began long before.
-    vitals.blend(1e6, 8.0, at(10));
-    let (_, age) = vitals.latency_and_age(at(101)).expect("it is known");
+    vitals.blend(1e6, 8.0, at_second(10));
+    let (_, age) = vitals.latency_and_age(at_second(101)).expect("it is known");
     assert!(age < 1_100_000_000, "{age}");
 }

@@ -14,14 +14,14 @@ pub(crate) struct TokenBucket {
     /// Requests; below 0 if tokens were taken twice.
     tokens: f64,
     /// The time of the last filling, and the requests begun by then; `None` before the first.
-    filled: Option<(Time, u32)>,
+    last_refill: Option<(Time, u32)>,
     /// The requests a second from here, if they are limited.
     rate: Option<f64>,
 }
 
 impl Default for TokenBucket {
     fn default() -> Self {
-        Self { tokens: 1.0, filled: None, rate: None }
+        Self { tokens: 1.0, last_refill: None, rate: None }
     }
 }
 
@@ -36,14 +36,15 @@ impl TokenBucket {
         };
         let rate = rate * vitals.rate_share();
         let begun = vitals.begun();
-        if let Some((at, before)) = self.filled {
-            self.tokens += rate * now.since(at).as_secs_f64() - f64::from(begun.wrapping_sub(before));
+        if let Some((refilled_at, begun_before)) = self.last_refill {
+            self.tokens +=
+                rate * now.since(refilled_at).as_secs_f64() - f64::from(begun.wrapping_sub(begun_before));
         }
-        self.tokens = self.tokens.min((rate * SAVED).max(1.0));
-        (self.filled, self.rate) = (Some((now, begun)), Some(rate));
-        let whole = self.tokens.max(0.0) as u32;
-        vitals.set_rate_cutoff(begun.wrapping_add(whole));
-        whole
+        self.tokens = self.tokens.min((rate * BURST_SECONDS).max(1.0));
+        (self.last_refill, self.rate) = (Some((now, begun)), Some(rate));
+        let available = self.tokens.max(0.0) as u32;
+        vitals.set_rate_cutoff(begun.wrapping_add(available));
+        available
     }
 
     /// Returns the maximum requests a second from here; `None` for no limit.
@@ -53,7 +54,7 @@ impl TokenBucket {
 }
 
 /// The seconds of the rate that may be saved up.
-const SAVED: f64 = 0.1;
+const BURST_SECONDS: f64 = 0.1;
 
 #[cfg(test)]
 mod tests {
@@ -65,18 +66,18 @@ mod tests {
 
     /// Returns the requests that pass in `ticks` if in every tick as many come as are allowed, at most
     /// `come`.
-    fn through(
+    fn admitted(
         bucket: &mut TokenBucket,
         vitals: &Vitals,
         rate: f64,
-        from: Time,
+        start: Time,
         ticks: u32,
-        come: u32,
+        arrivals_per_tick: u32,
     ) -> u32 {
         let mut begun = 0;
         for tick in 0..ticks {
-            bucket.refill(vitals, Some(rate), from + TICK * tick);
-            for _ in 0..come {
+            bucket.refill(vitals, Some(rate), start + TICK * tick);
+            for _ in 0..arrivals_per_tick {
                 if !vitals.is_rate_exhausted() {
                     vitals.begin();
                     vitals.end();
@@ -92,14 +93,17 @@ mod tests {
         for rate in [0.5, 3.0, 50.0, 2500.0] {
             let (mut bucket, vitals) = (TokenBucket::default(), Vitals::default());
             // No request came for a minute.
-            through(&mut bucket, &vitals, rate, Time(0), 6000, 0);
-            let first = through(&mut bucket, &vitals, rate, Time(0) + TICK * 6000, 100, 1000);
-            let most = rate + (0.1 * rate).max(1.0) + 1.0;
-            assert!(f64::from(first) <= most && f64::from(first) >= rate.floor(), "{first} of {rate}");
-            let long = through(&mut bucket, &vitals, rate, Time(0) + TICK * 6100, 6000, 1000);
+            admitted(&mut bucket, &vitals, rate, Time(0), 6000, 0);
+            let first_second = admitted(&mut bucket, &vitals, rate, Time(0) + TICK * 6000, 100, 1000);
+            let max_admitted = rate + (0.1 * rate).max(1.0) + 1.0;
             assert!(
-                (f64::from(long) / (60.0 * rate) - 1.0).abs() < 0.04,
-                "{long} of {rate} a second in a minute"
+                f64::from(first_second) <= max_admitted && f64::from(first_second) >= rate.floor(),
+                "{first_second} of {rate}"
+            );
+            let first_minute = admitted(&mut bucket, &vitals, rate, Time(0) + TICK * 6100, 6000, 1000);
+            assert!(
+                (f64::from(first_minute) / (60.0 * rate) - 1.0).abs() < 0.04,
+                "{first_minute} of {rate} a second in a minute"
             );
         }
     }
@@ -137,7 +141,7 @@ mod tests {
     fn a_part_of_it_is_a_part() {
         let (mut bucket, vitals) = (TokenBucket::default(), Vitals::default());
         vitals.set_rate_share(Some(0.25));
-        let through = through(&mut bucket, &vitals, 100.0, Time(0), 1000, 100);
-        assert!((250..=254).contains(&through), "{through}");
+        let admitted_count = admitted(&mut bucket, &vitals, 100.0, Time(0), 1000, 100);
+        assert!((250..=254).contains(&admitted_count), "{admitted_count}");
     }
 }

@@ -21,7 +21,7 @@ pub struct SharedHostMeter(Meter);
 /// A request between [`SharedHostMeter::begin`] and [`SharedHostMeter::end`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct HostedRequest {
-    own: MeteredRequest,
+    server: MeteredRequest,
     host: MeteredRequest,
 }
 
@@ -32,31 +32,32 @@ impl SharedHostMeter {
     }
 
     /// Records the arrival of a request at the server whose meter is `own`.
-    pub fn begin(&mut self, own: &mut Meter, now: Time) -> HostedRequest {
-        let jobs = HostedRequest { own: own.record_arrival(now), host: self.0.record_arrival(now) };
+    pub fn begin(&mut self, server: &mut Meter, now: Time) -> HostedRequest {
+        let hosted_request =
+            HostedRequest { server: server.record_arrival(now), host: self.0.record_arrival(now) };
         // Of the host's slots the request uses the one that was promised with its server's.
-        if let Some(until) = own.slots.pop_front() {
+        if let Some(until) = server.offered_slots.pop_front() {
             self.0.withdraw(until);
         }
-        jobs
+        hosted_request
     }
 
     /// Records the end of a request at the server whose meter is `own`, and returns the report for its
     /// answer. See [`Meter::end`].
-    pub fn end(&mut self, own: &mut Meter, jobs: HostedRequest, succeeded: bool, now: Time) -> Reading {
-        self.0.record_end(jobs.host, succeeded, now);
-        own.record_end(jobs.own, succeeded, now);
-        let slot = succeeded && own.has_room() && self.0.has_room();
+    pub fn end(&mut self, server: &mut Meter, request: HostedRequest, succeeded: bool, now: Time) -> Reading {
+        self.0.record_end(request.host, succeeded, now);
+        server.record_end(request.server, succeeded, now);
+        let slot = succeeded && server.has_room() && self.0.has_room();
         if slot {
-            let until = own.promise();
-            self.0.promise_until(until);
+            let until = server.record_offer();
+            self.0.record_offer_until(until);
         }
-        Reading { slot, ..own.reading() }
+        Reading { slot, ..server.reading() }
     }
 
     /// Returns `true` if the server or the host requires that one more request is rejected.
-    pub fn is_full(&self, own: &Meter) -> bool {
-        own.is_full() || self.0.is_full()
+    pub fn is_full(&self, server: &Meter) -> bool {
+        server.is_full() || self.0.is_full()
     }
 
     /// Returns the joint report of all servers of the host.
@@ -70,54 +71,57 @@ mod tests {
     use super::super::knee::KneeEstimator;
     use super::*;
 
-    fn at(milliseconds: u64) -> Time {
+    fn at_millis(milliseconds: u64) -> Time {
         Time(milliseconds * 1_000_000)
     }
 
     #[test]
     fn a_slot_needs_room_at_the_server_and_at_the_host_and_is_spent_at_both() {
-        let mut host = SharedHostMeter::new(at(0));
-        let mut own = [Meter::new(at(0)), Meter::new(at(0))];
-        let first = host.begin(&mut own[0], at(0));
-        let second = host.begin(&mut own[1], at(0));
-        let third = host.begin(&mut own[1], at(0));
+        let mut host = SharedHostMeter::new(at_millis(0));
+        let mut servers = [Meter::new(at_millis(0)), Meter::new(at_millis(0))];
+        let first = host.begin(&mut servers[0], at_millis(0));
+        let second = host.begin(&mut servers[1], at_millis(0));
+        let third = host.begin(&mut servers[1], at_millis(0));
         assert!(
-            !host.end(&mut own[0], first, true, at(10)).slot,
+            !host.end(&mut servers[0], first, true, at_millis(10)).slot,
             "two are there, and it is believed to take two"
         );
-        assert!(host.end(&mut own[1], second, true, at(20)).slot);
+        assert!(host.end(&mut servers[1], second, true, at_millis(20)).slot);
         // One is in flight, and one is promised.
-        let fourth = host.begin(&mut own[0], at(20));
-        assert!(!host.end(&mut own[0], fourth, true, at(21)).slot);
+        let fourth = host.begin(&mut servers[0], at_millis(20));
+        assert!(!host.end(&mut servers[0], fourth, true, at_millis(21)).slot);
         // The client uses its promised slot, which frees the host's slot as well.
-        let fifth = host.begin(&mut own[1], at(22));
-        assert!(host.end(&mut own[1], third, true, at(23)).slot);
-        assert!(!host.end(&mut own[1], fifth, false, at(24)).slot, "a failure promises nothing");
+        let fifth = host.begin(&mut servers[1], at_millis(22));
+        assert!(host.end(&mut servers[1], third, true, at_millis(23)).slot);
+        assert!(!host.end(&mut servers[1], fifth, false, at_millis(24)).slot, "a failure promises nothing");
         assert_eq!(
-            [host.reading().in_flight, own[0].reading().in_flight, own[1].reading().in_flight],
+            [host.reading().in_flight, servers[0].reading().in_flight, servers[1].reading().in_flight],
             [0; 3]
         );
-        let sixth = host.begin(&mut own[0], at(25));
-        assert!(host.end(&mut own[0], sixth, true, at(26)).slot, "what is not used leaves room for one");
-        let seventh = host.begin(&mut own[0], at(10_000));
-        assert!(host.end(&mut own[0], seventh, true, at(10_001)).slot, "what is not used expires");
+        let sixth = host.begin(&mut servers[0], at_millis(25));
+        assert!(
+            host.end(&mut servers[0], sixth, true, at_millis(26)).slot,
+            "what is not used leaves room for one"
+        );
+        let seventh = host.begin(&mut servers[0], at_millis(10_000));
+        assert!(host.end(&mut servers[0], seventh, true, at_millis(10_001)).slot, "what is not used expires");
     }
 
     #[test]
     fn what_is_too_much_for_the_host_is_refused_by_servers_that_are_not_full() {
-        let bounded = || Meter { knee: KneeEstimator::bounded(2.0), ..Meter::new(at(0)) };
-        let (mut host, mut own) = (SharedHostMeter(bounded()), [bounded(), bounded()]);
+        let bounded_meter = || Meter { knee: KneeEstimator::bounded(2.0), ..Meter::new(at_millis(0)) };
+        let (mut host, mut servers) = (SharedHostMeter(bounded_meter()), [bounded_meter(), bounded_meter()]);
         for _ in 0..4 {
-            host.begin(&mut own[0], at(0));
+            host.begin(&mut servers[0], at_millis(0));
         }
         for _ in 0..3 {
-            assert_eq!(own.each_ref().map(|own| host.is_full(own)), [false, false]);
-            host.begin(&mut own[1], at(0));
+            assert_eq!(servers.each_ref().map(|server| host.is_full(server)), [false, false]);
+            host.begin(&mut servers[1], at_millis(0));
         }
-        assert_eq!(own.each_ref().map(Meter::is_full), [false, false]);
-        assert_eq!(own.each_ref().map(|own| host.is_full(own)), [true, true]);
+        assert_eq!(servers.each_ref().map(Meter::is_full), [false, false]);
+        assert_eq!(servers.each_ref().map(|server| host.is_full(server)), [true, true]);
         // Requests are not rejected without evidence that there are too many.
         host.0.knee = KneeEstimator::default();
-        assert_eq!(own.each_ref().map(|own| host.is_full(own)), [false, false]);
+        assert_eq!(servers.each_ref().map(|server| host.is_full(server)), [false, false]);
     }
 }

@@ -57,14 +57,14 @@ pub(super) struct KneeEstimator {
     /// Whether the estimate is a lower bound only: no evidence speaks against the largest candidate.
     open: bool,
     /// The highest level so far.
-    highest: usize,
+    highest_level: usize,
     by_sharing: SharingEstimator,
     by_arrival: ArrivalEstimator,
     by_throughput: ThroughputEstimator,
     /// The scores of `by_sharing`.
-    guess: CandidateScores,
+    sharing_scores: CandidateScores,
     /// The scores of the other two.
-    bounds: CandidateScores,
+    bound_scores: CandidateScores,
 }
 
 /// The log-likelihood of each candidate, by its level, less that of the likeliest.
@@ -76,12 +76,12 @@ impl Default for KneeEstimator {
         Self {
             estimate: 2.0,
             open: true,
-            highest: 1,
+            highest_level: 1,
             by_sharing: SharingEstimator::default(),
             by_arrival: ArrivalEstimator::default(),
             by_throughput: ThroughputEstimator::default(),
-            guess: CandidateScores(vec![0.0; LEVELS + 1]),
-            bounds: CandidateScores(vec![0.0; LEVELS + 1]),
+            sharing_scores: CandidateScores(vec![0.0; LEVELS + 1]),
+            bound_scores: CandidateScores(vec![0.0; LEVELS + 1]),
         }
     }
 }
@@ -108,10 +108,10 @@ impl KneeEstimator {
     }
 
     /// Records the arrival of a request that found `found` in flight.
-    pub(super) fn record_arrival(&mut self, job: u32, found: u32) -> CohortSlot {
-        self.highest = self.highest.max(level(found.saturating_add(1)));
+    pub(super) fn record_arrival(&mut self, job: u32, in_flight: u32) -> CohortSlot {
+        self.highest_level = self.highest_level.max(level(in_flight.saturating_add(1)));
         self.by_sharing.record_arrival(job);
-        self.by_arrival.record_arrival(found)
+        self.by_arrival.record_arrival(in_flight)
     }
 
     /// Records the end of the request with this `seat`. `in_flight` includes it; `work` is the work of a
@@ -119,7 +119,7 @@ impl KneeEstimator {
     pub(super) fn record_end(
         &mut self,
         job: u32,
-        seat: CohortSlot,
+        cohort_slot: CohortSlot,
         succeeded: bool,
         in_flight: u32,
         work: f64,
@@ -128,20 +128,21 @@ impl KneeEstimator {
             self.by_throughput.record_success();
         }
         let top = self.top();
-        let shares = self.by_sharing.record_end(job, succeeded, in_flight, work, top);
-        let visits = self.by_arrival.record_end(seat, succeeded, top);
+        let sharing_gains = self.by_sharing.record_end(job, succeeded, in_flight, work, top);
+        let arrival_gains = self.by_arrival.record_end(cohort_slot, succeeded, top);
         if self.by_throughput.is_crowded() {
             return;
         }
-        if let Some(gains) = visits {
-            self.bounds.add(&gains, top);
+        if let Some(gains) = arrival_gains {
+            self.bound_scores.add(&gains, top);
         }
-        if let Some(gains) = shares {
-            self.guess.add(&gains, top);
-            let (least, most) = self.bounds.within(BOUND, top);
-            let (smallest, _) = self.guess.within(DOUBT, top);
-            self.open = self.guess.allows(top, CERTAIN) && !self.by_arrival.is_slowdown_significant();
-            self.follow(smallest.clamp(least, most));
+        if let Some(gains) = sharing_gains {
+            self.sharing_scores.add(&gains, top);
+            let (min_level, max_level) = self.bound_scores.within(BOUND_TOLERANCE, top);
+            let (best_level, _) = self.sharing_scores.within(ESTIMATE_TOLERANCE, top);
+            self.open =
+                self.sharing_scores.allows(top, OPEN_TOLERANCE) && !self.by_arrival.is_slowdown_significant();
+            self.move_toward(best_level.clamp(min_level, max_level));
         }
     }
 
@@ -153,49 +154,49 @@ impl KneeEstimator {
         self.by_throughput.advance(in_flight, seconds, self.estimate);
         let top = self.top();
         if let Some(gains) = self.by_throughput.evaluate(sojourn, mean, self.estimate, top) {
-            self.bounds.add(&gains, top);
-            let (smallest, largest) = self.bounds.within(CLOSE, top);
+            self.bound_scores.add(&gains, top);
+            let (smallest, largest) = self.bound_scores.within(THROUGHPUT_TOLERANCE, top);
             self.open = largest == top;
-            self.follow(smallest);
+            self.move_toward(smallest);
         }
     }
 
-    fn follow(&mut self, level: usize) {
+    fn move_toward(&mut self, level: usize) {
         self.estimate += (value(level) - self.estimate) / 4.0;
     }
 
     /// Returns the last candidate; those above are equal to it.
     fn top(&self) -> usize {
-        (self.highest + 1).min(LEVELS)
+        (self.highest_level + 1).min(LEVELS)
     }
 }
 
 impl CandidateScores {
     /// Adds an estimator's log-likelihoods of the candidates from 1 to `top`.
     fn add(&mut self, gains: &[f64], top: usize) {
-        let most = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
-        let told = ((most - least) / core::f64::consts::LN_2).min(1.0);
+        let max_gain = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let min_gain = gains.iter().copied().fold(f64::INFINITY, f64::min);
+        let information = ((max_gain - min_gain) / core::f64::consts::LN_2).min(1.0);
         for (score, gain) in self.0[1..].iter_mut().zip(gains) {
-            *score = (1.0 - FORGET * told) * *score + gain - most;
+            *score = (1.0 - FORGETTING_RATE * information) * *score + gain - max_gain;
         }
-        let above = self.0[top];
-        self.0[top + 1..].fill(above);
+        let top_score = self.0[top];
+        self.0[top + 1..].fill(top_score);
     }
 
     /// Returns `true` if the candidate is not less likely than the likeliest by more than `doubt`.
-    fn allows(&self, candidate: usize, doubt: f64) -> bool {
-        self.within(doubt, candidate).1 == candidate
+    fn allows(&self, candidate: usize, tolerance: f64) -> bool {
+        self.within(tolerance, candidate).1 == candidate
     }
 
     /// Returns the smallest and the largest candidate that are not less likely than the likeliest by more
     /// than `doubt`.
-    fn within(&self, doubt: f64, top: usize) -> (usize, usize) {
+    fn within(&self, tolerance: f64, top: usize) -> (usize, usize) {
         let scores = &self.0[1..=top];
-        let likely = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max) - doubt;
-        let smallest = scores.iter().position(|score| *score >= likely);
-        let largest = scores.iter().rposition(|score| *score >= likely);
-        (smallest.map_or(1, |place| place + 1), largest.map_or(top, |place| place + 1))
+        let min_score = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max) - tolerance;
+        let smallest = scores.iter().position(|score| *score >= min_score);
+        let largest = scores.iter().rposition(|score| *score >= min_score);
+        (smallest.map_or(1, |index| index + 1), largest.map_or(top, |index| index + 1))
     }
 }
 
@@ -203,40 +204,40 @@ impl CandidateScores {
 /// to 4096.
 fn level(in_flight: u32) -> usize {
     let in_flight = in_flight.max(1) as usize;
-    if in_flight <= EXACT {
+    if in_flight <= EXACT_LEVELS {
         return in_flight;
     }
-    let doublings = libm::log2(in_flight as f64 / EXACT as f64);
-    (EXACT + libm::ceil(doublings * STEPS as f64) as usize).min(LEVELS)
+    let doublings = libm::log2(in_flight as f64 / EXACT_LEVELS as f64);
+    (EXACT_LEVELS + libm::ceil(doublings * STEPS_PER_DOUBLING as f64) as usize).min(LEVELS)
 }
 
 /// Returns the number of requests of a level.
 fn value(level: usize) -> f64 {
-    if level <= EXACT {
+    if level <= EXACT_LEVELS {
         return level as f64;
     }
-    EXACT as f64 * libm::exp2((level - EXACT) as f64 / STEPS as f64)
+    EXACT_LEVELS as f64 * libm::exp2((level - EXACT_LEVELS) as f64 / STEPS_PER_DOUBLING as f64)
 }
 
 /// The share of the scores that a window with a clear result removes.
-const FORGET: f64 = 0.01;
+const FORGETTING_RATE: f64 = 0.01;
 
 /// The log-likelihood by which a larger candidate must be better.
-const DOUBT: f64 = 2.0;
+const ESTIMATE_TOLERANCE: f64 = 2.0;
 
 /// The same if rejections have made the levels differ.
-const CLOSE: f64 = 0.5;
+const THROUGHPUT_TOLERANCE: f64 = 0.5;
 
 /// The log-likelihood by which the largest candidate must be worse by `by_sharing` before the knee is a
 /// limit.
-const CERTAIN: f64 = 8.0;
+const OPEN_TOLERANCE: f64 = 8.0;
 
 /// The log-likelihood by which a candidate must be worse to be ruled out.
-const BOUND: f64 = 3.0;
+const BOUND_TOLERANCE: f64 = 3.0;
 
-const EXACT: usize = 64;
-const STEPS: usize = 8;
-const LEVELS: usize = EXACT + 6 * STEPS;
+const EXACT_LEVELS: usize = 64;
+const STEPS_PER_DOUBLING: usize = 8;
+const LEVELS: usize = EXACT_LEVELS + 6 * STEPS_PER_DOUBLING;
 
 #[cfg(test)]
 mod tests {
@@ -245,7 +246,10 @@ mod tests {
     #[test]
     fn levels_are_exact_and_then_logarithmic() {
         assert_eq!((level(0), level(1), level(64), level(65)), (1, 1, 64, 65));
-        assert_eq!((level(128), level(4096), level(u32::MAX)), (EXACT + STEPS, LEVELS, LEVELS));
+        assert_eq!(
+            (level(128), level(4096), level(u32::MAX)),
+            (EXACT_LEVELS + STEPS_PER_DOUBLING, LEVELS, LEVELS)
+        );
         assert!((value(level(4096)) - 4096.0).abs() < 1e-9);
     }
 }

@@ -103,19 +103,19 @@ impl Plan {
             RefusalReason::Limit => format!("at its limit of {} at once", member.max_in_flight()),
             RefusalReason::Reject => (self.strategy.refusal_message)(self, member)?,
             RefusalReason::Member => {
-                let most = member.concurrency_limit(now).unwrap_or_default();
+                let limit = member.concurrency_limit(now).unwrap_or_default();
                 match member.current_report(now) {
                     Some(view) if member.may_be_outdated(&view, now) => format!(
-                        "had {most} requests at its last load report, its concurrency limit; a request may \
+                        "had {limit} requests at its last load report, its concurrency limit; a request may \
                          be tried there if no other member has room and none waits"
                     ),
-                    Some(_) => format!("has {most} requests, its concurrency limit by its load reports"),
-                    None => format!("has {most} requests from this balancer, its learned concurrency limit"),
+                    Some(_) => format!("has {limit} requests, its concurrency limit by its load reports"),
+                    None => format!("has {limit} requests from this balancer, its learned concurrency limit"),
                 }
             }
             RefusalReason::Group => {
-                let most = self.group_limit.load(Relaxed);
-                format!("the group has {most} requests from this balancer, its learned concurrency limit")
+                let limit = self.group_limit.load(Relaxed);
+                format!("the group has {limit} requests from this balancer, its learned concurrency limit")
             }
         })
     }
@@ -123,21 +123,22 @@ impl Plan {
     /// Returns `true` if members are compared by observation. `adaptive` does so if more members answer
     /// without load reports than with them.
     fn compares_by_observation(&self, now: Time) -> bool {
-        let spoke = self.members.iter().filter(|member| member.current_report(now).is_some()).count();
-        let mute = |member: &&Member| {
+        let reporting_count =
+            self.members.iter().filter(|member| member.current_report(now).is_some()).count();
+        let is_silent = |member: &&Member| {
             !member.vitals.last_report.was_ever_received() && member.vitals.mean_latency().is_some()
         };
-        spoke == 0 || self.members.iter().filter(mute).count() > spoke
+        reporting_count == 0 || self.members.iter().filter(is_silent).count() > reporting_count
     }
 
     /// Returns the figures of a member's admission that the strategy does not show, for display.
     pub(super) fn admission_figures(&self, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
         let mut figures = Vec::new();
         if self.enforces_admission {
-            let said = member.current_report(now);
-            figures.extend(said.map(|said| ("knee", f64::from(said.reading.knee))));
-            figures.extend(member.concurrency_limit(now).map(|most| ("limit", f64::from(most))));
-            figures.extend(said.map(|said| ("queue", member.estimated_queue(&said, now))));
+            let report = member.current_report(now);
+            figures.extend(report.map(|report| ("knee", f64::from(report.reading.knee))));
+            figures.extend(member.concurrency_limit(now).map(|limit| ("limit", f64::from(limit))));
+            figures.extend(report.map(|report| ("queue", member.estimated_queue(&report, now))));
         }
         figures
     }
@@ -148,12 +149,12 @@ impl Plan {
     /// that the group may have while the others are idle. (In `tests/admission` round robin rejected three
     /// requests in four.)
     pub(crate) fn is_group_at_limit(&self, now: Time) -> bool {
-        let most = self.group_limit.load(Relaxed);
+        let group_limit = self.group_limit.load(Relaxed);
         let awaiting = |member: &Member| match member.vitals.limiting_report(now) {
             Some(_) => 0,
             None => member.vitals.awaiting_here(),
         };
-        most != 0 && self.strategy.prefers_less_load && self.sampled(awaiting) >= most
+        group_limit != 0 && self.strategy.prefers_less_load && self.sampled(awaiting) >= group_limit
     }
 
     /// Returns `true` if this balancer has almost no requests in flight at the members.
@@ -164,25 +165,26 @@ impl Plan {
     /// 20 members at nine tenths of the capacity, balancers without reports rejected half of all requests,
     /// `tests/adaptive`.)
     pub fn is_nearly_idle(&self) -> bool {
-        let mut seen = 0;
+        let mut awaiting_count = 0;
         self.members.iter().all(|member| {
-            seen += member.vitals.awaiting_here();
-            seen < FEW
+            awaiting_count += member.vitals.awaiting_here();
+            awaiting_count < NEARLY_IDLE_LIMIT
         })
     }
 
     /// Returns `true` if the plan enforces admission and the member must get nothing more.
-    pub(super) fn is_barred(&self, member: &Member, ask: &PickRequest) -> bool {
-        let speaks = member.current_report(ask.now).is_some();
-        self.bars(member, self.is_group_at_limit(ask.now), ask) && !(speaks && self.is_nearly_idle())
+    pub(super) fn is_barred(&self, member: &Member, request: &PickRequest) -> bool {
+        let has_report = member.current_report(request.now).is_some();
+        self.is_refused(member, self.is_group_at_limit(request.now), request)
+            && !(has_report && self.is_nearly_idle())
     }
 
     /// Returns `true` if the member must get nothing more, even if this balancer is blind. `crowded`: the
     /// members without load reports have reached their common limit.
-    fn bars(&self, member: &Member, crowded: bool, ask: &PickRequest) -> bool {
-        match member.vitals.limiting_report(ask.now) {
-            Some(_) => member.is_at_limit(ask.now),
-            None => !ask.ignores_learnt_limits && (crowded || member.is_at_limit(ask.now)),
+    fn is_refused(&self, member: &Member, group_full: bool, request: &PickRequest) -> bool {
+        match member.vitals.limiting_report(request.now) {
+            Some(_) => member.is_at_limit(request.now),
+            None => !request.ignores_learnt_limits && (group_full || member.is_at_limit(request.now)),
         }
     }
 
@@ -190,29 +192,31 @@ impl Plan {
     #[cold]
     pub(super) fn second_best(
         &self,
-        hand: &mut PickerState,
-        ask: &PickRequest,
+        picker: &mut PickerState,
+        request: &PickRequest,
         tried: &[MemberId],
     ) -> Choice {
-        let below = |member: &Member| !member.is_full() && !tried.contains(&member.id);
-        let (crowded, blind) = (
-            self.enforces_admission && self.is_group_at_limit(ask.now),
+        let is_available = |member: &Member| !member.is_full() && !tried.contains(&member.id);
+        let (group_full, nearly_idle) = (
+            self.enforces_admission && self.is_group_at_limit(request.now),
             self.enforces_admission && self.is_nearly_idle(),
         );
-        let bars = |member: &Member| {
-            self.bars(member, crowded, ask) && !(blind && member.current_report(ask.now).is_some())
+        let is_refused = |member: &Member| {
+            self.is_refused(member, group_full, request)
+                && !(nearly_idle && member.current_report(request.now).is_some())
         };
-        let left = |member: &Member| below(member) && !(self.enforces_admission && bars(member));
-        let seasoned = |member: &Member| left(member) && !member.is_on_trial(ask.now);
-        let found = match ask.single_attempt {
-            true => (self.strategy.second_choice)(self, hand, ask, &seasoned)
-                .or_else(|| (self.strategy.second_choice)(self, hand, ask, &left)),
-            false => (self.strategy.second_choice)(self, hand, ask, &left),
+        let has_room =
+            |member: &Member| is_available(member) && !(self.enforces_admission && is_refused(member));
+        let not_on_trial = |member: &Member| has_room(member) && !member.is_on_trial(request.now);
+        let candidate = match request.single_attempt {
+            true => (self.strategy.second_choice)(self, picker, request, &not_on_trial)
+                .or_else(|| (self.strategy.second_choice)(self, picker, request, &has_room)),
+            false => (self.strategy.second_choice)(self, picker, request, &has_room),
         };
-        match found {
+        match candidate {
             Some(index) => Choice::Member(index),
             None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::NoMember,
-            None if self.members.iter().any(below) => self.try_stale_report(ask, below),
+            None if self.members.iter().any(is_available) => self.try_stale_report(request, is_available),
             None => Choice::Full,
         }
     }
@@ -224,26 +228,27 @@ impl Plan {
     /// informs a waiting client. (At nine tenths of the capacity of 20 members, 60 balancers rejected 0.7 %
     /// of all requests for that. With 200 balancers it was 1.2 %, `tests/adaptive`.) The draw is random,
     /// because balancers that share their state may know the same of all members.
-    fn try_stale_report(&self, ask: &PickRequest, below: impl Fn(&Member) -> bool) -> Choice {
+    fn try_stale_report(&self, request: &PickRequest, is_available: impl Fn(&Member) -> bool) -> Choice {
         // If most members send no load reports, those that do are under the group's limit, too.
-        let limited = !self.enforces_admission
-            && self.is_group_at_limit(ask.now)
-            && self.compares_by_observation(ask.now);
-        if !ask.may_try_stale || limited {
+        let group_limited = !self.enforces_admission
+            && self.is_group_at_limit(request.now)
+            && self.compares_by_observation(request.now);
+        if !request.may_try_stale || group_limited {
             return Choice::Shed;
         }
-        let speaks = |member: &Member, may: &dyn Fn(&Member, &ReportView) -> bool| {
-            below(member)
-                && member.current_report(ask.now).is_some_and(|view| may(member, &view))
-                && !(ask.single_attempt && member.is_on_trial(ask.now))
+        let may_be_tried = |member: &Member, accepts_report: &dyn Fn(&Member, &ReportView) -> bool| {
+            is_available(member)
+                && member.current_report(request.now).is_some_and(|view| accepts_report(member, &view))
+                && !(request.single_attempt && member.is_on_trial(request.now))
         };
         // In a large group the strategy has not looked at all members.
-        let has_room = |member: &Member, _: &ReportView| !member.is_at_limit(ask.now);
-        let may_have = |member: &Member, view: &ReportView| member.may_be_outdated(view, ask.now);
-        for may in [&has_room as &dyn Fn(&Member, &ReportView) -> bool, &may_have] {
-            let those = || self.members.iter().enumerate().filter(|(_, member)| speaks(member, may));
-            let drawn = unit(mix(ask.random_bits)) * those().count() as f64;
-            if let Some((index, _)) = those().nth(drawn as usize) {
+        let has_room = |member: &Member, _: &ReportView| !member.is_at_limit(request.now);
+        let may_have = |member: &Member, view: &ReportView| member.may_be_outdated(view, request.now);
+        for accepts_report in [&has_room as &dyn Fn(&Member, &ReportView) -> bool, &may_have] {
+            let eligible_members =
+                || self.members.iter().enumerate().filter(|(_, member)| may_be_tried(member, accepts_report));
+            let drawn_index = unit(mix(request.random_bits)) * eligible_members().count() as f64;
+            if let Some((index, _)) = eligible_members().nth(drawn_index as usize) {
                 return Choice::Member(index);
             }
         }
@@ -252,7 +257,7 @@ impl Plan {
 }
 
 /// The number of requests from here up to which a member's load report does not bar it.
-const FEW: u32 = 2;
+const NEARLY_IDLE_LIMIT: u32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -271,18 +276,18 @@ mod tests {
 
     /// Chooses until no member has room. Returns the requests of each member and the last outcome.
     fn fill(plan: &Plan) -> (Vec<u32>, Choice) {
-        let mut hand = PickerState::default();
+        let mut picker = PickerState::default();
         for turn in 0..100 {
-            let ask = PickRequest {
+            let request = PickRequest {
                 turn,
                 random_bits: mix(turn),
                 key: mix(!turn),
                 now: Time(1),
                 ..PickRequest::default()
             };
-            match plan.choose(&mut hand, &ask, &[]) {
+            match plan.choose(&mut picker, &request, &[]) {
                 Choice::Member(index) => plan.members()[index].vitals.begin(),
-                none => return (plan.members().iter().map(Member::in_flight).collect(), none),
+                refusal => return (plan.members().iter().map(Member::in_flight).collect(), refusal),
             };
         }
         panic!("{}: there is no end", plan.strategy().name)
@@ -292,14 +297,14 @@ mod tests {
     fn who_says_nothing_gets_no_more_than_was_found_to_be_enough() {
         for strategy in strategy::ALL.iter().filter(|strategy| !strategy.enforces_limits) {
             let plan = plan(strategy, 3);
-            for (member, ceiling) in plan.members().iter().zip([2, 5, 3]) {
-                member.vitals.set_concurrency_limit(ceiling);
+            for (member, limit) in plan.members().iter().zip([2, 5, 3]) {
+                member.vitals.set_concurrency_limit(limit);
             }
-            let (got, told) = fill(&plan);
-            assert_eq!((&got[..], told), (&[2, 5, 3][..], Choice::Shed), "{}", strategy.name);
+            let (in_flight_counts, choice) = fill(&plan);
+            assert_eq!((&in_flight_counts[..], choice), (&[2, 5, 3][..], Choice::Shed), "{}", strategy.name);
             assert_eq!(plan.refusal_reason(&plan.members()[0], Time(1)), Some(RefusalReason::Member));
-            let why = plan.refusal_message(&plan.members()[0], Time(1)).expect("it is at its ceiling");
-            assert_eq!(why, "has 2 requests from this balancer, its learned concurrency limit");
+            let message = plan.refusal_message(&plan.members()[0], Time(1)).expect("it is at its ceiling");
+            assert_eq!(message, "has 2 requests from this balancer, its learned concurrency limit");
         }
     }
 
@@ -307,36 +312,37 @@ mod tests {
     fn all_together_get_no_more_than_was_found_to_be_enough() {
         for strategy in strategy::ALL.iter().filter(|strategy| strategy.prefers_less_load) {
             let plan = plan(strategy, 4).with_group_limit(Arc::new(AtomicU32::new(7)));
-            let (got, told) = fill(&plan);
-            assert_eq!((got.iter().sum(), told), (7_u32, Choice::Shed), "{}", strategy.name);
-            let why = plan.refusal_message(&plan.members()[0], Time(1)).expect("there are enough");
-            assert!(why.starts_with("the group has 7 requests from this balancer"), "{why}");
+            let (in_flight_counts, choice) = fill(&plan);
+            assert_eq!((in_flight_counts.iter().sum(), choice), (7_u32, Choice::Shed), "{}", strategy.name);
+            let message = plan.refusal_message(&plan.members()[0], Time(1)).expect("there are enough");
+            assert!(message.starts_with("the group has 7 requests from this balancer"), "{message}");
         }
         // The same with one member that sends load reports.
-        let some = plan(strategy::find("adaptive").expect("it is there"), 4)
+        let adaptive_plan = plan(strategy::find("adaptive").expect("it is there"), 4)
             .with_group_limit(Arc::new(AtomicU32::new(7)));
-        let (mut hand, now) = (PickerState::default(), Time(1));
-        some.members().iter().for_each(|member| {
-            _ = some.observe(&mut hand, &member.vitals, Duration::from_millis(9), false, now)
+        let (mut picker, now) = (PickerState::default(), Time(1));
+        adaptive_plan.members().iter().for_each(|member| {
+            _ = adaptive_plan.observe(&mut picker, &member.vitals, Duration::from_millis(9), false, now)
         });
         let reading = Reading { knee: 9.0, work: 0.1, sojourn: 0.1, ..Default::default() };
-        some.record_report(&mut hand, 0, &reading, now);
-        (0..7).for_each(|_| _ = some.members()[1].vitals.begin());
-        for venture in [false, true] {
-            let ask = PickRequest { now, may_try_stale: venture, ..PickRequest::default() };
-            assert_eq!(some.choose(&mut hand, &ask, &[]), Choice::Shed, "{venture}");
+        adaptive_plan.record_report(&mut picker, 0, &reading, now);
+        (0..7).for_each(|_| _ = adaptive_plan.members()[1].vitals.begin());
+        for may_try_stale in [false, true] {
+            let request = PickRequest { now, may_try_stale, ..PickRequest::default() };
+            assert_eq!(adaptive_plan.choose(&mut picker, &request, &[]), Choice::Shed, "{may_try_stale}");
         }
-        for member in &some.members()[1..] {
-            assert_eq!(some.refusal_reason(member, now), Some(RefusalReason::Group));
+        for member in &adaptive_plan.members()[1..] {
+            assert_eq!(adaptive_plan.refusal_reason(member, now), Some(RefusalReason::Group));
             assert!(
-                some.refusal_message(member, now)
-                    .is_some_and(|why| why.starts_with("the group has 7 requests"))
+                adaptive_plan
+                    .refusal_message(member, now)
+                    .is_some_and(|message| message.starts_with("the group has 7 requests"))
             );
         }
-        let even = plan(strategy::find("round_robin").expect("it is there"), 4);
-        let even = even.with_group_limit(Arc::new(AtomicU32::new(7)));
-        even.members().iter().for_each(|member| member.vitals.set_concurrency_limit(5));
-        assert_eq!(fill(&even).0, [5; 4], "a weak member would have it all");
+        let round_robin_plan = plan(strategy::find("round_robin").expect("it is there"), 4);
+        let round_robin_plan = round_robin_plan.with_group_limit(Arc::new(AtomicU32::new(7)));
+        round_robin_plan.members().iter().for_each(|member| member.vitals.set_concurrency_limit(5));
+        assert_eq!(fill(&round_robin_plan).0, [5; 4], "a weak member would have it all");
     }
 
     #[test]
@@ -349,55 +355,58 @@ mod tests {
             sojourn: 0.1,
             ..Reading::default()
         };
-        let (then, soon, late) = (Time(1), Time(100_000_000), Time(300_000_000));
+        let (report_time, before_expiry, after_expiry) = (Time(1), Time(100_000_000), Time(300_000_000));
         for strategy in strategy::ALL {
             let plan = plan(strategy, 2);
-            let mut hand = PickerState::default();
+            let mut picker = PickerState::default();
             // More than the few requests that a balancer may always send.
             for member in plan.members() {
                 (0..3).for_each(|_| _ = member.vitals.begin());
             }
-            plan.record_report(&mut hand, 0, &reading(9), then);
-            plan.record_report(&mut hand, 1, &reading(9), Time(2));
-            let mut told = |now, venture, chance| {
+            plan.record_report(&mut picker, 0, &reading(9), report_time);
+            plan.record_report(&mut picker, 1, &reading(9), Time(2));
+            let mut choose_at = |now, may_try_stale, random_bits| {
                 plan.choose(
-                    &mut hand,
-                    &PickRequest {
-                        now,
-                        may_try_stale: venture,
-                        random_bits: chance,
-                        ..PickRequest::default()
-                    },
+                    &mut picker,
+                    &PickRequest { now, may_try_stale, random_bits, ..PickRequest::default() },
                     &[],
                 )
             };
             let name = strategy.name;
-            let now = [told(soon, true, 0), told(soon, false, 0), told(late, false, 0)];
-            assert_eq!(now, [Choice::Shed; 3], "{name}");
+            let choices = [
+                choose_at(before_expiry, true, 0),
+                choose_at(before_expiry, false, 0),
+                choose_at(after_expiry, false, 0),
+            ];
+            assert_eq!(choices, [Choice::Shed; 3], "{name}");
             // Balancers that share their state may know the same of all members.
-            let first = (0..100).filter(|chance| told(late, true, *chance) == Choice::Member(0)).count();
-            let second = (0..100).filter(|chance| told(late, true, *chance) == Choice::Member(1)).count();
+            let first = (0..100)
+                .filter(|random_bits| choose_at(after_expiry, true, *random_bits) == Choice::Member(0))
+                .count();
+            let second = (0..100)
+                .filter(|random_bits| choose_at(after_expiry, true, *random_bits) == Choice::Member(1))
+                .count();
             assert!(first + second == 100 && (30..70).contains(&first), "{name}: {first} and {second}");
-            let says = plan.refusal_message(&plan.members()[0], late).unwrap_or_default();
-            assert!(says.contains("last load report"), "{name}: {says}");
+            let message = plan.refusal_message(&plan.members()[0], after_expiry).unwrap_or_default();
+            assert!(message.contains("last load report"), "{name}: {message}");
             // The member reports at once that it is still full.
-            plan.record_report(&mut hand, 0, &reading(9), late);
-            let ask = PickRequest { now: late, may_try_stale: true, ..PickRequest::default() };
-            assert_eq!(plan.choose(&mut hand, &ask, &[]), Choice::Member(1), "{name}");
-            assert_eq!(plan.choose(&mut hand, &ask, &[MemberId(1)]), Choice::Shed, "{name}");
+            plan.record_report(&mut picker, 0, &reading(9), after_expiry);
+            let request = PickRequest { now: after_expiry, may_try_stale: true, ..PickRequest::default() };
+            assert_eq!(plan.choose(&mut picker, &request, &[]), Choice::Member(1), "{name}");
+            assert_eq!(plan.choose(&mut picker, &request, &[MemberId(1)]), Choice::Shed, "{name}");
             plan.members()[1].vitals.begin();
-            assert_eq!(plan.choose(&mut hand, &ask, &[]), Choice::Shed, "{name}: it is being asked");
+            assert_eq!(plan.choose(&mut picker, &request, &[]), Choice::Shed, "{name}: it is being asked");
             (0..4).for_each(|_| _ = plan.members()[1].vitals.begin());
-            plan.record_report(&mut hand, 1, &reading(9), late);
-            let ask = PickRequest { now: Time(900_000_000), ..ask };
-            let told = plan.choose(&mut hand, &ask, &[MemberId(0)]);
-            assert_eq!(told, Choice::Shed, "{name}: as many are there from here");
+            plan.record_report(&mut picker, 1, &reading(9), after_expiry);
+            let request = PickRequest { now: Time(900_000_000), ..request };
+            let choice = plan.choose(&mut picker, &request, &[MemberId(0)]);
+            assert_eq!(choice, Choice::Shed, "{name}: as many are there from here");
         }
     }
 
     #[test]
     fn one_with_room_is_found_among_many_before_one_that_may_have_some() {
-        let full = Reading {
+        let full_reading = Reading {
             in_flight: 9,
             knee: 4.0,
             work: 0.1,
@@ -409,14 +418,19 @@ mod tests {
         for strategy in strategy::ALL {
             let members = members(&[1.0; 200]);
             let plan = Plan::new(strategy, StrategyParams::defaults(strategy), members).with_admission(true);
-            let mut hand = PickerState::default();
+            let mut picker = PickerState::default();
             for member in plan.members() {
                 (0..3).for_each(|_| _ = member.vitals.begin());
             }
-            (0..200).for_each(|member| plan.record_report(&mut hand, member, &full, Time(1)));
-            plan.record_report(&mut hand, 77, &Reading { in_flight: 3, mean_in_flight: 3.0, ..full }, now);
+            (0..200).for_each(|member| plan.record_report(&mut picker, member, &full_reading, Time(1)));
+            plan.record_report(
+                &mut picker,
+                77,
+                &Reading { in_flight: 3, mean_in_flight: 3.0, ..full_reading },
+                now,
+            );
             for turn in 0..50 {
-                let ask = PickRequest {
+                let request = PickRequest {
                     turn,
                     random_bits: mix(turn),
                     key: mix(!turn),
@@ -424,7 +438,7 @@ mod tests {
                     may_try_stale: true,
                     ..PickRequest::default()
                 };
-                assert_eq!(plan.choose(&mut hand, &ask, &[]), Choice::Member(77), "{}", strategy.name);
+                assert_eq!(plan.choose(&mut picker, &request, &[]), Choice::Member(77), "{}", strategy.name);
             }
         }
     }
@@ -449,16 +463,16 @@ mod tests {
                 let plan = plan(strategy, 1).with_admission(admission);
                 let vitals = &plan.members()[0].vitals;
                 plan.observe(&mut PickerState::default(), vitals, millisecond, false, Time(1));
-                let kept = vitals.mean_latency().is_some();
-                assert_eq!(kept, admission || strategy.reads_latency, "{}", strategy.name);
-                let mut hand = PickerState::default();
+                let has_latency = vitals.mean_latency().is_some();
+                assert_eq!(has_latency, admission || strategy.reads_latency, "{}", strategy.name);
+                let mut picker = PickerState::default();
                 let reading = Reading { knee: 3.0, work: 0.1, sojourn: 0.1, ..Default::default() };
-                plan.record_report(&mut hand, 0, &reading, Time(1));
-                plan.observe(&mut hand, vitals, millisecond, false, Time(1));
-                let heard = vitals.last_report.view().is_some();
-                assert!(heard || !admission, "{}", strategy.name);
-                let waits = !plan.drain_rate(&hand).sojourn.is_zero();
-                assert!(waits || !admission, "{}: nobody would wait for room", strategy.name);
+                plan.record_report(&mut picker, 0, &reading, Time(1));
+                plan.observe(&mut picker, vitals, millisecond, false, Time(1));
+                let has_report = vitals.last_report.view().is_some();
+                assert!(has_report || !admission, "{}", strategy.name);
+                let has_sojourn = !plan.drain_rate(&picker).sojourn.is_zero();
+                assert!(has_sojourn || !admission, "{}: nobody would wait for room", strategy.name);
             }
         }
     }

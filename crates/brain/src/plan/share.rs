@@ -21,8 +21,9 @@ impl Plan {
     /// `hand` is the state of the asking core and is not changed. The same arguments give the same shares.
     /// The run time is linear in the members, and quadratic for strategies by requests in flight, up to 512
     /// members. Beyond that, the shares are the weights.
-    pub fn shares(&self, hand: &PickerState, chance: u64, now: Time) -> Vec<f64> {
-        let mut shares = self.prepared().unwrap_or_else(|| self.rehearsed(hand, chance, now));
+    pub fn shares(&self, picker: &PickerState, random_bits: u64, now: Time) -> Vec<f64> {
+        let mut shares =
+            self.table_shares().unwrap_or_else(|| self.simulated_shares(picker, random_bits, now));
         if !normalise(&mut shares) {
             shares = self.weights();
             normalise(&mut shares);
@@ -32,29 +33,29 @@ impl Plan {
 
     /// Returns `true` if requests in flight change the shares without a new plan.
     pub fn shares_vary_with_load(&self) -> bool {
-        self.prepared().is_none()
+        self.table_shares().is_none()
     }
 
     /// Returns the shares if the prepared data determines them.
-    fn prepared(&self) -> Option<Vec<f64>> {
+    fn table_shares(&self) -> Option<Vec<f64>> {
         if self.strategy.prefers_less_load {
             return None;
         }
         let mut shares = vec![0.0; self.members.len()];
-        let mut add = |member: u32, part: f64| {
-            if let Some(share) = shares.get_mut(member as usize) {
-                *share += part;
+        let mut add = |member: u32, share: f64| {
+            if let Some(total) = shares.get_mut(member as usize) {
+                *total += share;
             }
         };
         match &self.table {
-            StrategyTable::Schedule(round) if !round.is_empty() => {
-                round.iter().for_each(|member| add(*member, 1.0))
+            StrategyTable::Schedule(schedule) if !schedule.is_empty() => {
+                schedule.iter().for_each(|member| add(*member, 1.0))
             }
             StrategyTable::Alias(columns) => {
-                for (column, (stay, other)) in (0..).zip(columns) {
-                    let stay = f64::from(*stay) / TWO_32;
-                    add(column, stay);
-                    add(*other, 1.0 - stay);
+                for (column, (own_share, alias)) in (0..).zip(columns) {
+                    let own_share = f64::from(*own_share) / TWO_32;
+                    add(column, own_share);
+                    add(*alias, 1.0 - own_share);
                 }
             }
             StrategyTable::Seeds { .. } | StrategyTable::Slots(_) => return Some(self.weights()),
@@ -68,63 +69,69 @@ impl Plan {
     }
 
     /// Returns the shares by simulated choices, where each choice depends on the earlier ones.
-    fn rehearsed(&self, hand: &PickerState, chance: u64, now: Time) -> Vec<f64> {
+    fn simulated_shares(&self, picker: &PickerState, random_bits: u64, now: Time) -> Vec<f64> {
         let count = self.members.len();
-        if count > REHEARSED {
+        if count > MAX_SIMULATED_MEMBERS {
             return self.weights();
         }
         let mut shares = vec![0.0; count];
-        let busy: usize = self.members.iter().map(|member| member.in_flight() as usize).sum();
+        let in_flight: usize = self.members.iter().map(|member| member.in_flight() as usize).sum();
         // A multiple of the member count, so that equal members get equally many.
-        let requests = busy.clamp(LEAST * count, MOST.max(LEAST * count)).div_ceil(count.max(1)) * count;
-        let rounds = (CHOICES / requests.max(1)).clamp(1, ROUNDS);
+        let requests = in_flight
+            .clamp(MIN_PER_MEMBER * count, MAX_REQUESTS.max(MIN_PER_MEMBER * count))
+            .div_ceil(count.max(1))
+            * count;
+        let rounds = (MAX_CHOICES / requests.max(1)).clamp(1, MAX_ROUNDS);
         for round in 0..rounds as u64 {
-            let stage = self.copied();
-            let mut hand = hand.clone();
-            let first = mix(chance ^ round);
-            for turn in 0..requests as u64 {
+            let simulated_plan = self.with_copied_vitals();
+            let mut picker = picker.clone();
+            let random_base = mix(random_bits ^ round);
+            for request in 0..requests as u64 {
                 // Evenly spread numbers (Weyl 1916), which vary less than independent draws.
-                let chance = first.wrapping_add(turn.wrapping_mul(GOLDEN));
-                let ask = PickRequest { turn, random_bits: chance, now, ..PickRequest::default() };
-                let Choice::Member(place) = stage.choose(&mut hand, &ask, &[]) else { break };
-                stage.members[place].vitals.begin();
-                shares[place] += 1.0;
+                let random_bits = random_base.wrapping_add(request.wrapping_mul(GOLDEN));
+                let pick_request = PickRequest { turn: request, random_bits, now, ..PickRequest::default() };
+                let Choice::Member(index) = simulated_plan.choose(&mut picker, &pick_request, &[]) else {
+                    break;
+                };
+                simulated_plan.members[index].vitals.begin();
+                shares[index] += 1.0;
             }
         }
         if shares.iter().all(|share| *share == 0.0) { self.weights() } else { shares }
     }
 
     /// Returns the plan with counts of its own.
-    fn copied(&self) -> Self {
-        let copy = |member: &Member| Member { vitals: Arc::new(member.vitals.copy()), ..member.clone() };
-        Self { members: self.members.iter().map(copy).collect(), ..self.clone() }
+    fn with_copied_vitals(&self) -> Self {
+        let with_own_vitals =
+            |member: &Member| Member { vitals: Arc::new(member.vitals.copy()), ..member.clone() };
+        Self { members: self.members.iter().map(with_own_vitals).collect(), ..self.clone() }
     }
 }
 
 /// Scales the shares to a sum of 1; returns `false` if that is impossible.
 fn normalise(shares: &mut [f64]) -> bool {
     let sum: f64 = shares.iter().sum();
-    let sound = sum.is_finite() && sum > 0.0;
-    if sound {
+    let is_valid = sum.is_finite() && sum > 0.0;
+    if is_valid {
         shares.iter_mut().for_each(|share| *share /= sum);
     }
-    sound || shares.is_empty()
+    is_valid || shares.is_empty()
 }
 
 /// The unit of the chances in an alias table: 2^32.
 const TWO_32: f64 = 4_294_967_296.0;
 
 /// The number of members above which no choice is simulated.
-const REHEARSED: usize = 512;
+const MAX_SIMULATED_MEMBERS: usize = 512;
 /// The approximate number of choices in all rounds, and the maximum number of rounds, which reduce the effect
 /// of chance.
-const CHOICES: usize = 2048;
-const ROUNDS: usize = 32;
+const MAX_CHOICES: usize = 2048;
+const MAX_ROUNDS: usize = 32;
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The requests of a round: at least `LEAST` for each member; at most `MOST`, unless the least is more.
-const LEAST: usize = 4;
-const MOST: usize = 1024;
+const MIN_PER_MEMBER: usize = 4;
+const MAX_REQUESTS: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -142,7 +149,7 @@ mod tests {
         plan.shares(&PickerState::default(), 7, Time(1_000_000_000))
     }
 
-    fn busy(in_flight: &[u32]) -> Vec<Member> {
+    fn members_with(in_flight: &[u32]) -> Vec<Member> {
         let mut members = members(&vec![1.0; in_flight.len()]);
         for (member, in_flight) in members.iter_mut().zip(in_flight) {
             member.vitals = Arc::new(Vitals::with_in_flight(*in_flight));
@@ -154,7 +161,7 @@ mod tests {
     fn shares_of_every_strategy_add_up_and_touch_nothing() {
         for strategy in ALL {
             for loads in [&[][..], &[3], &[0, 9, 2]] {
-                let members = busy(loads);
+                let members = members_with(loads);
                 let plan = plan(strategy.name, members.clone());
                 let shares = shares(&plan);
                 assert_eq!(shares.len(), loads.len());
@@ -165,8 +172,8 @@ mod tests {
                     "{}: {shares:?}",
                     strategy.name
                 );
-                let after: Vec<u32> = members.iter().map(Member::in_flight).collect();
-                assert_eq!(after, loads, "{}", strategy.name);
+                let in_flight_after: Vec<u32> = members.iter().map(Member::in_flight).collect();
+                assert_eq!(in_flight_after, loads, "{}", strategy.name);
             }
         }
     }
@@ -175,8 +182,8 @@ mod tests {
     fn weights_are_met_to_the_point() {
         for name in ["weighted_round_robin", "random", "maglev", "rendezvous", "load_average"] {
             let shares = shares(&plan(name, members(&[1.0, 3.0, 4.0])));
-            for (share, wanted) in shares.iter().zip([0.125, 0.375, 0.5]) {
-                assert!((share - wanted).abs() < 1e-6, "{name}: {shares:?}");
+            for (share, expected) in shares.iter().zip([0.125, 0.375, 0.5]) {
+                assert!((share - expected).abs() < 1e-6, "{name}: {shares:?}");
             }
         }
         assert_eq!(shares(&plan("round_robin", members(&[1.0, 3.0]))), [0.5, 0.5]);
@@ -185,11 +192,11 @@ mod tests {
     #[test]
     fn whoever_has_less_in_flight_gets_more() {
         for name in ["least_connections", "least_request", "adaptive"] {
-            let shares = shares(&plan(name, busy(&[300, 100, 200])));
+            let shares = shares(&plan(name, members_with(&[300, 100, 200])));
             assert!(shares[1] > shares[2] && shares[2] > shares[0], "{name}: {shares:?}");
         }
         // As many requests on top as all have: up to twice the mean each.
-        let shares = shares(&plan("least_connections", busy(&[300, 100, 200])));
+        let shares = shares(&plan("least_connections", members_with(&[300, 100, 200])));
         assert!((shares[1] - 0.5).abs() < 0.01 && (shares[0] - 1.0 / 6.0).abs() < 0.01, "{shares:?}");
     }
 }

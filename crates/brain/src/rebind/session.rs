@@ -59,16 +59,21 @@ pub struct SessionSize {
 /// The holder of the session may call it at any rate: the answer is drawn once for each decision about the
 /// member ([`ShedDecision::epoch`]), from `chance`. A session that moved stays for 2, 4, 8, … report periods;
 /// after 20 more without a move its moves are forgotten.
-pub fn should_session_move(shed: ShedDecision, session: &mut MoveHistory, chance: u64, now: Time) -> bool {
+pub fn should_session_move(
+    shed: ShedDecision,
+    session: &mut MoveHistory,
+    random_bits: u64,
+    now: Time,
+) -> bool {
     if shed.share <= 0.0 || session.epoch == shed.epoch {
         return false;
     }
     session.epoch = shed.epoch;
-    let goes = session.has_rested(shed.period, now) && unit(chance) < f64::from(shed.share);
-    if goes {
+    let should_move = session.has_rested(shed.period, now) && unit(random_bits) < f64::from(shed.share);
+    if should_move {
         session.record_move(now);
     }
-    goes
+    should_move
 }
 
 /// Returns the same as [`should_session_move`], for a session whose `size` is known, or `None`.
@@ -78,35 +83,37 @@ pub fn should_session_move(shed: ShedDecision, session: &mut MoveHistory, chance
 /// take the surplus along, and be asked again there. It stays, unless it is exchanged.
 pub fn should_sized_session_move(
     shed: ShedDecision,
-    flow: &MigrationProgress,
+    progress: &MigrationProgress,
     size: impl FnOnce() -> Option<SessionSize>,
     session: &mut MoveHistory,
-    chance: u64,
+    random_bits: u64,
     now: Time,
 ) -> bool {
     // By the papers' rules all are to move.
-    let asks = shed.share > 0.0 && session.epoch != shed.epoch && shed.gap.is_finite();
-    let Some(size) = asks.then(size).flatten() else {
-        return should_session_move(shed, session, chance, now);
+    let is_asked = shed.share > 0.0 && session.epoch != shed.epoch && shed.gap.is_finite();
+    let Some(size) = is_asked.then(size).flatten() else {
+        return should_session_move(shed, session, random_bits, now);
     };
-    let helps = size.load_share.is_none_or(|part| part < MAX_GAP_PART * shed.gap) || size.can_exchange;
+    let would_help =
+        size.load_share.is_none_or(|load_share| load_share < MAX_GAP_PART * shed.gap) || size.can_exchange;
     session.epoch = shed.epoch;
-    let goes =
-        helps && session.has_rested(shed.period, now) && flow.should_move(shed, size.process_share, chance);
-    if goes {
+    let should_move = would_help
+        && session.has_rested(shed.period, now)
+        && progress.should_move(shed, size.process_share, random_bits);
+    if should_move {
         session.record_move(now);
     }
-    goes
+    should_move
 }
 
 /// Returns `true` if a session may leave a member that is overloaded at this moment, whatever its reports,
 /// and records the move. It may as often as [`should_session_move`] would allow with this report period.
 pub fn may_session_escape(session: &mut MoveHistory, period: Duration, now: Time) -> bool {
-    let goes = session.has_rested(period, now);
-    if goes {
+    let may_move = session.has_rested(period, now);
+    if may_move {
         session.record_move(now);
     }
-    goes
+    may_move
 }
 
 impl MoveHistory {
@@ -114,7 +121,7 @@ impl MoveHistory {
     /// one. It does not contain the last decision: the same `chance` for the same decision gives the same
     /// answer.
     pub fn restored(count: u8, last: Time) -> Self {
-        Self { last, epoch: 0, count: count.min(MOST) }
+        Self { last, epoch: 0, count: count.min(MAX_COUNT) }
     }
 
     /// Returns the number of moves since its last long rest.
@@ -128,15 +135,15 @@ impl MoveHistory {
             return true;
         }
         let wait = period.saturating_mul(1 << self.count);
-        let rested = now.since(self.last);
-        if rested >= wait.saturating_add(period.saturating_mul(QUIET)) {
+        let elapsed = now.since(self.last);
+        if elapsed >= wait.saturating_add(period.saturating_mul(QUIET_PERIODS)) {
             self.count = 0;
         }
-        rested >= wait
+        elapsed >= wait
     }
 
     fn record_move(&mut self, now: Time) {
-        self.count = (self.count + 1).min(MOST);
+        self.count = (self.count + 1).min(MAX_COUNT);
         self.last = now;
     }
 }
@@ -147,10 +154,10 @@ impl MoveHistory {
 pub(super) const MAX_GAP_PART: f32 = 0.8;
 
 /// The report periods without a move after which a session's moves are forgotten.
-const QUIET: u32 = 20;
+const QUIET_PERIODS: u32 = 20;
 
 /// The maximum number of doublings: with a period of 1 s, 18 hours.
-const MOST: u8 = 16;
+const MAX_COUNT: u8 = 16;
 
 #[cfg(test)]
 mod tests {
@@ -169,24 +176,24 @@ mod tests {
 
     #[test]
     fn a_decision_asks_each_session_once() {
-        let goes = |epochs: u32| {
+        let moved_count = |epochs: u32| {
             (0..10_000_u64)
                 .filter(|session| {
                     let mut moves = MoveHistory::default();
-                    (0..4).any(|ask| {
-                        let epoch = 1 + ask % epochs;
+                    (0..4).any(|attempt| {
+                        let epoch = 1 + attempt % epochs;
                         should_session_move(
                             shed(0.25, epoch),
                             &mut moves,
-                            mix(session * 4 + u64::from(ask)),
+                            mix(session * 4 + u64::from(attempt)),
                             at(0),
                         )
                     })
                 })
                 .count()
         };
-        assert!((2_300..2_700).contains(&goes(1)), "{}", goes(1));
-        assert!((6_500..7_200).contains(&goes(4)), "1 - 0.75^4: {}", goes(4));
+        assert!((2_300..2_700).contains(&moved_count(1)), "{}", moved_count(1));
+        assert!((6_500..7_200).contains(&moved_count(4)), "1 - 0.75^4: {}", moved_count(4));
     }
 
     #[test]
@@ -219,7 +226,7 @@ mod tests {
         assert_eq!(times, [0, 2, 6, 14, 30, 62]);
         assert_eq!(moves.count(), 6);
         assert!(!should_session_move(shed(1.0, 7), &mut moves, 0, at(100)), "one back-off for both");
-        assert_eq!(MoveHistory::restored(u8::MAX, at(0)).count(), MOST);
+        assert_eq!(MoveHistory::restored(u8::MAX, at(0)).count(), MAX_COUNT);
     }
 
     #[test]
@@ -230,134 +237,161 @@ mod tests {
         assert_eq!(moves, MoveHistory::default());
     }
 
-    fn sized(here: f32, load: Option<f32>) -> impl FnOnce() -> Option<SessionSize> {
-        move || Some(SessionSize { process_share: here, load_share: load, can_exchange: false })
+    fn session_size(process_share: f32, load_share: Option<f32>) -> impl FnOnce() -> Option<SessionSize> {
+        move || Some(SessionSize { process_share, load_share, can_exchange: false })
     }
 
     #[test]
     fn sessions_take_turns() {
         // Returns which sessions of these sizes move by a decision.
-        let go = |share: f32, sizes: &[f32], seed: u64| {
-            let flow = MigrationProgress::default();
+        let move_decisions = |share: f32, sizes: &[f32], seed: u64| {
+            let progress = MigrationProgress::default();
             let shed = ShedDecision { gap: 2.0, ..shed(share, 1) };
-            let goes = |(session, here): (u64, &f32)| {
-                let chance = mix(seed * 1000 + session);
+            let decides = |(session, process_share): (u64, &f32)| {
+                let random_bits = mix(seed * 1000 + session);
                 should_sized_session_move(
                     shed,
-                    &flow,
-                    sized(*here, None),
+                    &progress,
+                    session_size(*process_share, None),
                     &mut MoveHistory::default(),
-                    chance,
+                    random_bits,
                     at(0),
                 )
             };
-            (0..).zip(sizes).map(goes).collect::<alloc::vec::Vec<bool>>()
+            (0..).zip(sizes).map(decides).collect::<alloc::vec::Vec<bool>>()
         };
-        let count = |gone: &[bool]| gone.iter().filter(|goes| **goes).count();
+        let count_moves = |decisions: &[bool]| decisions.iter().filter(|moved| **moved).count();
         for seed in 0..200 {
-            assert_eq!(count(&go(0.5, &[0.5; 2], seed)), 1, "one of two");
-            assert!((12..=14).contains(&count(&go(0.26, &[0.02; 50], seed))));
+            assert_eq!(count_moves(&move_decisions(0.5, &[0.5; 2], seed)), 1, "one of two");
+            assert!((12..=14).contains(&count_moves(&move_decisions(0.26, &[0.02; 50], seed))));
             // Large ones take turns among themselves, and small ones do.
-            let gone = go(0.5, &[0.3, 0.1, 0.3, 0.1, 0.1, 0.1], seed);
-            assert_eq!((gone[0], count(&gone)), (!gone[2], 3));
+            let decisions = move_decisions(0.5, &[0.3, 0.1, 0.3, 0.1, 0.1, 0.1], seed);
+            assert_eq!((decisions[0], count_moves(&decisions)), (!decisions[2], 3));
         }
         // Each has the right probability, whatever its size and whichever others are asked before it.
         let mut counts = [0.0; 5];
         for seed in 0..4000 {
-            let gone = go(0.15, &[0.5, 0.3, 0.02, 0.02, 0.001], seed);
+            let decisions = move_decisions(0.15, &[0.5, 0.3, 0.02, 0.02, 0.001], seed);
             counts
                 .iter_mut()
-                .zip(gone)
-                .for_each(|(count, goes)| *count += f64::from(u8::from(goes)) / 4000.0);
+                .zip(decisions)
+                .for_each(|(count, moved)| *count += f64::from(u8::from(moved)) / 4000.0);
         }
-        assert!(counts.iter().all(|part| (0.13..0.17).contains(part)), "{counts:?}");
+        assert!(counts.iter().all(|share| (0.13..0.17).contains(share)), "{counts:?}");
     }
 
     #[test]
     fn who_asks_by_an_old_plan_changes_nothing_for_the_others() {
         // Their numbers restart meanwhile.
-        for (seed, old) in (0..100).zip([5, u32::MAX - 1].into_iter().cycle()) {
-            let flow = MigrationProgress::default();
-            let asks = |epoch: u32, session: u64| {
-                let (shed, chance) =
+        for (seed, old_epoch) in (0..100).zip([5, u32::MAX - 1].into_iter().cycle()) {
+            let progress = MigrationProgress::default();
+            let should_move = |epoch: u32, session: u64| {
+                let (shed, random_bits) =
                     (ShedDecision { gap: 2.0, ..shed(0.5, epoch) }, mix(seed * 100 + session));
                 should_sized_session_move(
                     shed,
-                    &flow,
-                    sized(0.5, None),
+                    &progress,
+                    session_size(0.5, None),
                     &mut MoveHistory::default(),
-                    chance,
+                    random_bits,
                     at(0),
                 )
             };
-            let first = asks(old.wrapping_add(3), 0);
-            (1..5).for_each(|session| _ = asks(old, session));
-            assert_eq!(asks(old.wrapping_add(3), 5), !first);
+            let first_decision = should_move(old_epoch.wrapping_add(3), 0);
+            (1..5).for_each(|session| _ = should_move(old_epoch, session));
+            assert_eq!(should_move(old_epoch.wrapping_add(3), 5), !first_decision);
         }
     }
 
     #[test]
     fn a_session_stays_whose_going_helps_nobody() {
         let shed = ShedDecision { gap: 0.5, ..shed(1.0, 7) };
-        let goes = |part: Option<f32>| {
-            let flow = MigrationProgress::default();
-            should_sized_session_move(shed, &flow, sized(1.0, part), &mut MoveHistory::default(), 0, at(0))
+        let should_move = |load_share: Option<f32>| {
+            let progress = MigrationProgress::default();
+            should_sized_session_move(
+                shed,
+                &progress,
+                session_size(1.0, load_share),
+                &mut MoveHistory::default(),
+                0,
+                at(0),
+            )
         };
-        assert!(goes(Some(0.0)) && goes(Some(0.39)) && !goes(Some(0.41)) && !goes(Some(1.0)));
-        assert!(goes(None), "nobody knows");
-        let swaps = || Some(SessionSize { process_share: 1.0, load_share: Some(0.5), can_exchange: true });
+        assert!(
+            should_move(Some(0.0))
+                && should_move(Some(0.39))
+                && !should_move(Some(0.41))
+                && !should_move(Some(1.0))
+        );
+        assert!(should_move(None), "nobody knows");
+        let exchangeable =
+            || Some(SessionSize { process_share: 1.0, load_share: Some(0.5), can_exchange: true });
         assert!(should_sized_session_move(
             shed,
             &MigrationProgress::default(),
-            swaps,
+            exchangeable,
             &mut MoveHistory::default(),
             0,
             at(0)
         ));
         // It is not asked again, takes nothing of the part to move, and is not affected in the next decision.
-        let (flow, mut moves) = (MigrationProgress::default(), MoveHistory::default());
-        assert!(!should_sized_session_move(shed, &flow, sized(0.9, Some(0.9)), &mut moves, 0, at(0)));
-        assert!(!should_sized_session_move(shed, &flow, || panic!("asked again"), &mut moves, 0, at(0)));
+        let (progress, mut moves) = (MigrationProgress::default(), MoveHistory::default());
+        assert!(!should_sized_session_move(
+            shed,
+            &progress,
+            session_size(0.9, Some(0.9)),
+            &mut moves,
+            0,
+            at(0)
+        ));
+        assert!(!should_sized_session_move(shed, &progress, || panic!("asked again"), &mut moves, 0, at(0)));
         assert!(should_sized_session_move(
             shed,
-            &flow,
-            sized(1.0, None),
+            &progress,
+            session_size(1.0, None),
             &mut MoveHistory::default(),
             0,
             at(0)
         ));
-        let next = ShedDecision { epoch: 8, ..shed };
-        assert!(should_sized_session_move(next, &flow, sized(0.3, Some(0.3)), &mut moves, 0, at(0)));
+        let next_shed = ShedDecision { epoch: 8, ..shed };
+        assert!(should_sized_session_move(
+            next_shed,
+            &progress,
+            session_size(0.3, Some(0.3)),
+            &mut moves,
+            0,
+            at(0)
+        ));
     }
 
     #[test]
     fn of_what_nobody_knows_the_size_each_is_drawn() {
-        let flow = MigrationProgress::default();
-        let goes = |session: &u64| {
+        let progress = MigrationProgress::default();
+        let should_move = |session: &u64| {
             should_sized_session_move(
                 shed(0.25, 7),
-                &flow,
+                &progress,
                 || None,
                 &mut MoveHistory::default(),
                 mix(*session),
                 at(0),
             )
         };
-        let count = (0..10_000).filter(goes).count();
+        let count = (0..10_000).filter(should_move).count();
         assert!((2_300..2_700).contains(&count), "{count}");
         // By the papers' rules all move, whatever their size.
         let shed = ShedDecision { share: 1.0, epoch: 7, ..ShedDecision::default() };
-        let goes = |_: &u32| {
+        let should_move = |_: &u32| {
             should_sized_session_move(
                 shed,
-                &flow,
-                sized(0.5, Some(0.5)),
+                &progress,
+                session_size(0.5, Some(0.5)),
                 &mut MoveHistory::default(),
                 0,
                 at(0),
             )
         };
-        assert_eq!((0..9).filter(goes).count(), 9);
+        assert_eq!((0..9).filter(should_move).count(), 9);
     }
 
     #[test]

@@ -38,89 +38,96 @@ pub(super) static STRATEGY: Strategy = Strategy {
     shares: false,
     enforces_limits: true,
     choose,
-    second_choice: second,
+    second_choice,
     observe: record_mean_latency,
     record_report: record_reading,
     explain,
     ..DEFAULTS
 };
 
-fn choose(plan: &Plan, hand: &mut PickerState, ask: &PickRequest) -> usize {
-    pick(plan, hand, ask, &|member| !member.is_full()).unwrap_or(usize::MAX)
+fn choose(plan: &Plan, picker: &mut PickerState, request: &PickRequest) -> usize {
+    pick(plan, picker, request, &|member| !member.is_full()).unwrap_or(usize::MAX)
 }
 
-fn second(plan: &Plan, hand: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
-    pick(plan, hand, ask, left)
+fn second_choice(
+    plan: &Plan,
+    picker: &mut PickerState,
+    request: &PickRequest,
+    has_room: Eligible<'_>,
+) -> Option<usize> {
+    pick(plan, picker, request, has_room)
 }
 
 /// Instantiated for each type of `left`, because `left` is called for every member.
-fn pick<L>(plan: &Plan, hand: &mut PickerState, ask: &PickRequest, left: &L) -> Option<usize>
+fn pick<L>(plan: &Plan, picker: &mut PickerState, request: &PickRequest, has_room: &L) -> Option<usize>
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
     let members = plan.members();
     // A load report to another balancer, or to the process before this one, serves if this one got none.
-    if !hand.has_reports && !plan.has_peer_reports() {
-        return silent_members::choose(plan, hand, ask, left);
+    if !picker.has_reports && !plan.has_peer_reports() {
+        return silent_members::choose(plan, picker, request, has_room);
     }
-    if hand.held() > 0 {
-        if let Some(index) = pick_unreported(members, hand, ask).filter(|index| left(&members[*index])) {
+    if picker.held() > 0 {
+        if let Some(index) =
+            pick_unreported(members, picker, request).filter(|index| has_room(&members[*index]))
+        {
             return Some(index);
         }
-        if let Some(index) = hand.spend_slot(ask.now, |index| left(&members[index])) {
+        if let Some(index) = picker.spend_slot(request.now, |index| has_room(&members[index])) {
             return Some(index);
         }
     }
-    match water_filling::draw(plan, hand, ask, left) {
+    match water_filling::draw(plan, picker, request, has_room) {
         water_filling::DrawOutcome::Member(index) => Some(index),
         water_filling::DrawOutcome::Full => None,
         water_filling::DrawOutcome::Unknown => {
-            let full = |member: &Member| {
+            let is_at_limit = |member: &Member| {
                 plan.has_admission()
-                    && member.current_report(ask.now).is_some()
-                    && member.is_at_limit(ask.now)
+                    && member.current_report(request.now).is_some()
+                    && member.is_at_limit(request.now)
             };
-            let left: Eligible<'_> = &|member| left(member) && !full(member);
-            silent_members::choose(plan, hand, ask, left)
+            let has_room: Eligible<'_> = &|member| has_room(member) && !is_at_limit(member);
+            silent_members::choose(plan, picker, request, has_room)
         }
     }
 }
 
 /// Returns a member without load reports for its turn beside members with them. It is drawn at random, and
 /// taken if nothing is in flight there from here and it has not been slower than the others lately.
-fn pick_unreported(members: &[Member], hand: &PickerState, ask: &PickRequest) -> Option<usize> {
-    let index = (((ask.random_bits >> 32) * members.len() as u64) >> 32) as usize;
+fn pick_unreported(members: &[Member], picker: &PickerState, request: &PickRequest) -> Option<usize> {
+    let index = (((request.random_bits >> 32) * members.len() as u64) >> 32) as usize;
     let member = &members[index];
-    if member.vitals.awaiting() > 0 || member.current_report(ask.now).is_some() {
+    if member.vitals.awaiting() > 0 || member.current_report(request.now).is_some() {
         return None;
     }
-    let worth = match member.vitals.latency_and_age(ask.now) {
-        Some((latency, age)) => latency <= hand.latency || age > RETRY,
+    let is_worthwhile = match member.vitals.latency_and_age(request.now) {
+        Some((latency, age)) => latency <= picker.latency || age > LATENCY_EXPIRY_NANOS,
         None => true,
     };
-    worth.then_some(index)
+    is_worthwhile.then_some(index)
 }
 
-fn record_reading(hand: &mut PickerState, member: &Member, reading: &Reading, now: Time) {
-    hand.has_reports = true;
+fn record_reading(picker: &mut PickerState, member: &Member, reading: &Reading, now: Time) {
+    picker.has_reports = true;
     if !member.vitals.last_report.record(reading, member.vitals.begun(), now) {
         return;
     }
     if reading.in_flight > 0 {
         // The request being answered counts here until its end; the member does not count it any more.
-        let here = f64::from(member.vitals.awaiting().saturating_sub(1));
-        let elsewhere = (1.0 - here / f64::from(reading.in_flight)).max(0.0);
-        hand.elsewhere_share += (elsewhere - hand.elsewhere_share) / WORDS;
+        let own_in_flight = f64::from(member.vitals.awaiting().saturating_sub(1));
+        let elsewhere = (1.0 - own_in_flight / f64::from(reading.in_flight)).max(0.0);
+        picker.elsewhere_share += (elsewhere - picker.elsewhere_share) / SHARE_SAMPLES;
     }
     if !reading.slot {
         return;
     }
     let queue = f64::from(reading.in_flight) + 1.0;
-    let cost = cost(reading, queue, failure_penalty(member, hand.failing()));
+    let cost = cost(reading, queue, failure_penalty(member, picker.failing()));
     let cost = cost + unreported_latency(member, cost, || 0.0, now);
     // Not by way of u128, whose conversion no processor supports.
     let until = now + Duration::from_nanos((f64::from(reading.sojourn) * 1e9) as u64);
-    hand.keep_slot(member.id, cost as f32, until, now);
+    picker.keep_slot(member.id, cost as f32, until, now);
 }
 
 fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
@@ -128,18 +135,19 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     if let Some((latency, _)) = member.vitals.latency_and_age(now) {
         figures.push(("latency_ms", f64::from(latency) / 1e6));
     }
-    let suspicion = &member.vitals.failure_detector;
-    figures.extend([("suspicion", suspicion.sum()), ("failing_at_least", suspicion.failure_share())]);
+    let detector = &member.vitals.failure_detector;
+    figures.extend([("suspicion", detector.sum()), ("failing_at_least", detector.failure_share())]);
     let limit = member.concurrency_limit(now).filter(|_| plan.has_admission()).map(f64::from);
-    let Some(said) = member.current_report(now) else {
+    let Some(view) = member.current_report(now) else {
         figures.extend(limit.map(|limit| ("limit", limit)));
         // Without load reports, requests in flight and their latency decide; both are shown anyway.
-        let heard = plan.members().iter().filter(|member| member.current_report(now).is_some()).count();
-        figures.push(("members_that_speak", heard as f64));
+        let reporting_count =
+            plan.members().iter().filter(|member| member.current_report(now).is_some()).count();
+        figures.push(("members_that_speak", reporting_count as f64));
         return figures;
     };
-    let reading = &said.reading;
-    let queue = member.estimated_queue(&said, now);
+    let reading = &view.reading;
+    let queue = member.estimated_queue(&view, now);
     figures.push(("knee", f64::from(reading.knee)));
     figures.extend(limit.map(|limit| ("limit", limit)));
     figures.extend([
@@ -148,21 +156,21 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
         ("mean_in_flight", f64::from(reading.mean_in_flight)),
         ("queue", queue),
         ("cost_ms", cost(reading, queue, failure_penalty(member, 0.0)) * 1e3),
-        ("heard_ms_ago", now.since(said.at).as_secs_f64() * 1e3),
+        ("heard_ms_ago", now.since(view.at).as_secs_f64() * 1e3),
     ]);
     figures
 }
 
 /// Returns the expected latency of a request at a member with `queue` requests, seconds.
-fn cost(reading: &Reading, queue: f64, scorn: f64) -> f64 {
-    smooth_max(f64::from(reading.work) * scorn, f64::from(reading.knee), queue)
+fn cost(reading: &Reading, queue: f64, penalty: f64) -> f64 {
+    smooth_max(f64::from(reading.work) * penalty, f64::from(reading.knee), queue)
 }
 
 /// Returns `floor * sqrt(1 + (queue / knee)^2)`: the work alone (`floor`, seconds) below the knee, a multiple
 /// in proportion to the queue above it, and a smooth bend between.
 fn smooth_max(floor: f64, knee: f64, queue: f64) -> f64 {
-    let crowd = queue / knee;
-    floor * libm::sqrt(1.0 + crowd * crowd)
+    let relative_queue = queue / knee;
+    floor * libm::sqrt(1.0 + relative_queue * relative_queue)
 }
 
 /// Returns the expected latency beyond the reported cost `said`, seconds. The member may be distant, report
@@ -172,36 +180,37 @@ fn smooth_max(floor: f64, knee: f64, queue: f64) -> f64 {
 /// the report fades (`faded`, 0 to 1), the observation replaces it where it is higher. A lower one may be
 /// chance, or the member may not have been used while it was busy. Failures are part of the observation.
 /// While several requests are unanswered, the time of waiting counts as well.
-fn unreported_latency(member: &Member, said: f64, faded: impl FnOnce() -> f64, now: Time) -> f64 {
-    let (seen, age) = member.vitals.latency_and_age(now).unwrap_or_default();
-    let seen = f64::from(seen) * 1e-9;
-    let more = seen - said;
-    let slower = if more > 0.0 { (faded() * more).max(seen - BELIEF * said) } else { 0.0 };
-    if age < SILENT {
-        return slower;
+fn unreported_latency(member: &Member, reported: f64, weight: impl FnOnce() -> f64, now: Time) -> f64 {
+    let (observed, age) = member.vitals.latency_and_age(now).unwrap_or_default();
+    let observed = f64::from(observed) * 1e-9;
+    let excess = observed - reported;
+    let latency_excess =
+        if excess > 0.0 { (weight() * excess).max(observed - TRUSTED_RATIO * reported) } else { 0.0 };
+    if age < SILENCE_NANOS {
+        return latency_excess;
     }
-    slower.max(member.vitals.excess_silence(said * 1e9, now) * 1e-9 - BELIEF * said)
+    latency_excess.max(member.vitals.excess_silence(reported * 1e9, now) * 1e-9 - TRUSTED_RATIO * reported)
 }
 
 /// Returns the factor by which failures make a member look slower: `1 / good^2`. Here `good` is the share of
 /// its requests that does not fail, beyond the failures of the whole fleet.
-fn failure_penalty(member: &Member, fleet: f64) -> f64 {
-    let failing = member.vitals.failure_detector.failure_share();
-    if failing <= fleet {
+fn failure_penalty(member: &Member, failure_share: f64) -> f64 {
+    let member_share = member.vitals.failure_detector.failure_share();
+    if member_share <= failure_share {
         return 1.0;
     }
-    let good = (1.0 - (failing - fleet)).max(0.01);
-    1.0 / (good * good)
+    let success_share = (1.0 - (member_share - failure_share)).max(0.01);
+    1.0 / (success_share * success_share)
 }
 
 /// The multiple of the reported cost above which the observed latency counts instead.
-const BELIEF: f64 = 4.0;
+const TRUSTED_RATIO: f64 = 4.0;
 
 /// The number of load reports over which the share of requests from elsewhere is averaged.
-const WORDS: f64 = 64.0;
+const SHARE_SAMPLES: f64 = 64.0;
 
 /// The time without an answer that is normal for a server now and then, nanoseconds.
-const SILENT: u64 = 200_000_000;
+const SILENCE_NANOS: u64 = 200_000_000;
 
 /// The time after which a slow member without load reports is tried again, nanoseconds.
-const RETRY: u64 = 1_000_000_000;
+const LATENCY_EXPIRY_NANOS: u64 = 1_000_000_000;

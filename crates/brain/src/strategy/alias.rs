@@ -26,7 +26,7 @@ pub(super) fn draw(plan: &Plan, bits: u64) -> usize {
     // The upper half scaled to the columns (Lemire 2019, without its rejection: the bias is below n / 2^32).
     let column = (((bits >> 32) * columns.len() as u64) >> 32) as usize;
     match columns.get(column) {
-        Some(&(stay, other)) if bits as u32 >= stay => other as usize,
+        Some(&(threshold, alias)) if bits as u32 >= threshold => alias as usize,
         _ => column,
     }
 }
@@ -34,41 +34,44 @@ pub(super) fn draw(plan: &Plan, bits: u64) -> usize {
 /// Returns a member other than `taken`, with a chance equal to its share of the weights without `taken`, and
 /// the next bits. It returns `taken` itself if a few draws give no other, which means that it has nearly all
 /// the weight or is alone.
-pub(super) fn draw_other(plan: &Plan, mut bits: u64, taken: usize) -> (usize, u64) {
-    for _ in 0..DRAWS {
+pub(super) fn draw_other(plan: &Plan, mut bits: u64, excluded: usize) -> (usize, u64) {
+    for _ in 0..MAX_DRAWS {
         bits = mix(bits);
-        let other = draw(plan, bits);
-        if other != taken {
-            return (other, bits);
+        let drawn_index = draw(plan, bits);
+        if drawn_index != excluded {
+            return (drawn_index, bits);
         }
     }
-    (taken, bits)
+    (excluded, bits)
 }
 
 /// The number of draws. With two equal members, the chance that one is not compared with the other is 1 in
 /// 2^DRAWS.
-const DRAWS: usize = 16;
+const MAX_DRAWS: usize = 16;
 
 fn columns(weights: &[f64]) -> Vec<(u32, u32)> {
     let count = weights.len();
-    let usable = |weight: f64| if weight.is_finite() && weight > 0.0 { weight } else { 0.0 };
+    let usable_weight = |weight: f64| if weight.is_finite() && weight > 0.0 { weight } else { 0.0 };
     // Scaled by the greatest first, so that no sum overflows.
-    let greatest = weights.iter().copied().map(usable).fold(f64::MIN_POSITIVE, f64::max);
-    let sum: f64 = weights.iter().map(|weight| usable(*weight) / greatest).sum();
+    let max_weight = weights.iter().copied().map(usable_weight).fold(f64::MIN_POSITIVE, f64::max);
+    let sum: f64 = weights.iter().map(|weight| usable_weight(*weight) / max_weight).sum();
     let mut heights: Vec<f64> = match sum > 0.0 {
-        true => weights.iter().map(|weight| usable(*weight) / greatest / sum * count as f64).collect(),
+        true => {
+            weights.iter().map(|weight| usable_weight(*weight) / max_weight / sum * count as f64).collect()
+        }
         false => vec![1.0; count],
     };
     // A column that is never split leads to itself.
     let mut columns: Vec<(u32, u32)> = (0..count as u32).map(|index| (u32::MAX, index)).collect();
-    let (mut short, mut tall): (Vec<usize>, Vec<usize>) = (0..count).partition(|index| heights[*index] < 1.0);
-    while let (Some(&low), Some(&high)) = (short.last(), tall.last()) {
-        short.pop();
-        columns[low] = ((heights[low] * (1_u64 << 32) as f64) as u32, high as u32);
-        heights[high] -= 1.0 - heights[low];
-        if heights[high] < 1.0 {
-            tall.pop();
-            short.push(high);
+    let (mut underfull, mut overfull): (Vec<usize>, Vec<usize>) =
+        (0..count).partition(|index| heights[*index] < 1.0);
+    while let (Some(&low_index), Some(&high_index)) = (underfull.last(), overfull.last()) {
+        underfull.pop();
+        columns[low_index] = ((heights[low_index] * (1_u64 << 32) as f64) as u32, high_index as u32);
+        heights[high_index] -= 1.0 - heights[low_index];
+        if heights[high_index] < 1.0 {
+            overfull.pop();
+            underfull.push(high_index);
         }
     }
     columns
@@ -81,15 +84,15 @@ mod tests {
     use crate::strategy;
 
     /// Returns the share of the area that each member fills.
-    fn areas(weights: &[f64]) -> Vec<f64> {
+    fn shares_of(weights: &[f64]) -> Vec<f64> {
         let columns = columns(weights);
-        let mut areas = vec![0.0; weights.len()];
-        for (index, (stay, other)) in columns.iter().enumerate() {
-            let own = f64::from(*stay) / (1_u64 << 32) as f64;
-            areas[index] += own / weights.len() as f64;
-            areas[*other as usize] += (1.0 - own) / weights.len() as f64;
+        let mut shares = vec![0.0; weights.len()];
+        for (index, (threshold, alias)) in columns.iter().enumerate() {
+            let own_share = f64::from(*threshold) / (1_u64 << 32) as f64;
+            shares[index] += own_share / weights.len() as f64;
+            shares[*alias as usize] += (1.0 - own_share) / weights.len() as f64;
         }
-        areas
+        shares
     }
 
     #[test]
@@ -98,8 +101,8 @@ mod tests {
             [&[1.0][..], &[1.0, 1.0, 1.0], &[5.0, 1.0, 1.0], &[0.3, 7.0, 1e-3, 2.5], &[1e300, 1e300]]
         {
             let sum: f64 = weights.iter().map(|weight| weight / 1e300).sum();
-            for (area, weight) in areas(weights).iter().zip(weights) {
-                assert!((area - weight / 1e300 / sum).abs() < 1e-8, "{weights:?}: {:?}", areas(weights));
+            for (share, weight) in shares_of(weights).iter().zip(weights) {
+                assert!((share - weight / 1e300 / sum).abs() < 1e-8, "{weights:?}: {:?}", shares_of(weights));
             }
         }
     }
@@ -108,11 +111,11 @@ mod tests {
     fn of_two_the_other_one_is_nearly_always_found() {
         let random = strategy::find("random").expect("a strategy of this name");
         let plan = Plan::new(random, StrategyParams::defaults(random), members(&[1.0, 1.0]));
-        let missed = |chance: &u64| {
-            let first = draw(&plan, mix(*chance));
-            draw_other(&plan, mix(*chance), first).0 == first
+        let is_missed = |bits: &u64| {
+            let first_draw = draw(&plan, mix(*bits));
+            draw_other(&plan, mix(*bits), first_draw).0 == first_draw
         };
-        assert!((0..200_000).filter(missed).count() <= 20, "one in 2^16");
+        assert!((0..200_000).filter(is_missed).count() <= 20, "one in 2^16");
     }
 
     #[test]

@@ -17,6 +17,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..DEFAULTS
 };
 
-fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
-    schedule::member_at(plan, ask.turn)
+fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
+    schedule::member_at(plan, request.turn)
 }

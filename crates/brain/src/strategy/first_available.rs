@@ -13,18 +13,23 @@ pub(super) static STRATEGY: Strategy = Strategy {
     params: &[],
     shares: false,
     choose,
-    second_choice: second,
+    second_choice,
     ..DEFAULTS
 };
 
-fn choose(plan: &Plan, hand: &mut PickerState, ask: &PickRequest) -> usize {
-    second(plan, hand, ask, &|member| !member.is_full()).unwrap_or(0)
+fn choose(plan: &Plan, picker: &mut PickerState, request: &PickRequest) -> usize {
+    second_choice(plan, picker, request, &|member| !member.is_full()).unwrap_or(0)
 }
 
-fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
+fn second_choice(
+    plan: &Plan,
+    _: &mut PickerState,
+    request: &PickRequest,
+    has_room: Eligible<'_>,
+) -> Option<usize> {
     let mut first = None;
-    for (index, member) in plan.members().iter().enumerate().filter(|(_, member)| left(member)) {
-        if takes_turn(member, mix(ask.random_bits ^ member.seed)) {
+    for (index, member) in plan.members().iter().enumerate().filter(|(_, member)| has_room(member)) {
+        if takes_turn(member, mix(request.random_bits ^ member.seed)) {
             return Some(index);
         }
         first = first.or(Some(index));

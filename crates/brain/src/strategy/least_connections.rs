@@ -23,41 +23,45 @@ pub(super) static STRATEGY: Strategy = Strategy {
     shares: true,
     prepare: schedule::prepare,
     choose,
-    second_choice: second,
+    second_choice,
     explain: relative_load,
     ..DEFAULTS
 };
 
 /// Returns `true` if `a` requests at `member` are less, for its weight, than `b` at `other`. It does not
 /// divide, so that equal ratios of whole numbers are equal.
-pub(super) fn lighter(a: f64, member: &Member, b: f64, other: &Member) -> bool {
-    a * other.weight < b * member.weight
+pub(super) fn lighter(load: f64, member: &Member, other_load: f64, other: &Member) -> bool {
+    load * other.weight < other_load * member.weight
 }
 
 /// Returns the least loaded of the members that are `left`; of several, a random one in proportion to weight.
 ///
 /// It makes two passes, because in a single one the processor cannot predict the branch of a member.
-pub(super) fn least_loaded(plan: &Plan, ask: &PickRequest, left: impl Fn(&Member) -> bool) -> Option<usize> {
+pub(super) fn least_loaded(
+    plan: &Plan,
+    request: &PickRequest,
+    has_room: impl Fn(&Member) -> bool,
+) -> Option<usize> {
     let members = plan.members();
-    let mut first = None;
-    let mut least = f64::INFINITY;
+    let mut lightest = None;
+    let mut min_load = f64::INFINITY;
     for (index, member) in members.iter().enumerate() {
         let load = plan.member_load(member) / member.weight;
-        if load < least && left(member) {
-            (first, least) = (Some(index), load);
+        if load < min_load && has_room(member) {
+            (lightest, min_load) = (Some(index), load);
         }
     }
-    let mut best = first.or_else(|| members.iter().position(&left))?;
+    let mut best = lightest.or_else(|| members.iter().position(&has_room))?;
     // Sampling from a stream of unknown length: the newcomer stays with its share of the weights so far (Chao
     // 1982). The margin is for rounding, and for another core that changes the requests in flight meanwhile.
-    let least = least * (1.0 + 1e-12);
-    let mut weight = 0.0;
-    let mut bits = ask.random_bits;
+    let max_load = min_load * (1.0 + 1e-12);
+    let mut weight_sum = 0.0;
+    let mut bits = request.random_bits;
     for (index, member) in members.iter().enumerate() {
-        if plan.member_load(member) <= least * member.weight && left(member) {
-            weight += member.weight;
+        if plan.member_load(member) <= max_load * member.weight && has_room(member) {
+            weight_sum += member.weight;
             bits = mix(bits);
-            if unit(bits) * weight < member.weight {
+            if unit(bits) * weight_sum < member.weight {
                 best = index;
             }
         }
@@ -66,33 +70,38 @@ pub(super) fn least_loaded(plan: &Plan, ask: &PickRequest, left: impl Fn(&Member
 }
 
 /// The number of slots to try before the scan of all members.
-const SLOTS: usize = 8;
+const MAX_DRAWS: usize = 8;
 
-fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
     let members = plan.members();
     // The mean of other balancers' requests at a member is hardly ever exactly 0.
-    let idle = |index: usize| members[index].in_flight_everywhere() < IDLE;
-    let turn = schedule::member_at(plan, ask.turn);
-    if idle(turn) {
-        return turn;
+    let is_idle = |index: usize| members[index].in_flight_everywhere() < IDLE_IN_FLIGHT;
+    let turn_index = schedule::member_at(plan, request.turn);
+    if is_idle(turn_index) {
+        return turn_index;
     }
-    let mut bits = ask.random_bits;
-    if members.len() > SLOTS {
-        for _ in 0..SLOTS {
+    let mut bits = request.random_bits;
+    if members.len() > MAX_DRAWS {
+        for _ in 0..MAX_DRAWS {
             bits = mix(bits);
-            let drawn = schedule::member_at(plan, bits);
-            if idle(drawn) {
-                return drawn;
+            let drawn_index = schedule::member_at(plan, bits);
+            if is_idle(drawn_index) {
+                return drawn_index;
             }
         }
     }
-    let ask = PickRequest { random_bits: bits, ..*ask };
-    least_loaded(plan, &ask, |_| true).unwrap_or(turn)
+    let request = PickRequest { random_bits: bits, ..*request };
+    least_loaded(plan, &request, |_| true).unwrap_or(turn_index)
 }
 
-fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
-    least_loaded(plan, ask, left)
+fn second_choice(
+    plan: &Plan,
+    _: &mut PickerState,
+    request: &PickRequest,
+    has_room: Eligible<'_>,
+) -> Option<usize> {
+    least_loaded(plan, request, has_room)
 }
 
 /// The requests in flight below which a member counts as idle.
-const IDLE: f64 = 0.5;
+const IDLE_IN_FLIGHT: f64 = 0.5;

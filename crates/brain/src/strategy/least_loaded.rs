@@ -39,9 +39,9 @@ pub(super) static STRATEGY: Strategy = Strategy {
     prefers_less_load: true,
     shares: true,
     prepare: reported::prepare,
-    alert_rule: rule,
+    alert_rule,
     choose: reported::choose,
-    second_choice: reported::second,
+    second_choice: reported::second_choice,
     refusal_message: reported::overload_message,
     explain: reported::explain,
     ..DEFAULTS
@@ -49,8 +49,8 @@ pub(super) static STRATEGY: Strategy = Strategy {
 
 /// Returns the conflict of a member that sheds before it is full: it would send sessions away that it may get
 /// back at once. TAO refuses this as well.
-fn find_conflict(knobs: &StrategyParams) -> Option<ParamConflict> {
-    let (reject, critical) = (knobs.at(3), knobs.at(4));
+fn find_conflict(params: &StrategyParams) -> Option<ParamConflict> {
+    let (reject, critical) = (params.at(3), params.at(4));
     (reject > 0.0 && critical > 0.0 && critical <= reject).then(|| ParamConflict {
         param: "critical",
         conflicts_with: Some("reject"),
@@ -59,7 +59,7 @@ fn find_conflict(knobs: &StrategyParams) -> Option<ParamConflict> {
     })
 }
 
-fn rule(knobs: &StrategyParams) -> AlertRule {
-    let critical = knobs.at(4);
+fn alert_rule(params: &StrategyParams) -> AlertRule {
+    let critical = params.at(4);
     if critical > 0.0 { AlertRule::Critical(critical) } else { AlertRule::Surplus }
 }

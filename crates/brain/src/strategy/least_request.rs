@@ -27,11 +27,11 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..DEFAULTS
 };
 
-fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
     let members = plan.members();
-    let mut best = alias::draw(plan, ask.random_bits);
+    let mut best = alias::draw(plan, request.random_bits);
     let mut load = members[best].in_flight_everywhere();
-    let mut bits = ask.random_bits;
+    let mut bits = request.random_bits;
     for _ in 1..plan.params().at(0) as u32 {
         if load <= 0.0 {
             break;

@@ -18,15 +18,15 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ],
     shares: true,
     prepare: alias::prepare,
-    alert_rule: rule,
+    alert_rule,
     choose,
     ..DEFAULTS
 };
 
-fn rule(knobs: &StrategyParams) -> AlertRule {
-    AlertRule::Mean(knobs.at(0))
+fn alert_rule(params: &StrategyParams) -> AlertRule {
+    AlertRule::Mean(params.at(0))
 }
 
-fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
-    alias::draw(plan, ask.random_bits)
+fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
+    alias::draw(plan, request.random_bits)
 }

@@ -25,14 +25,14 @@ pub(super) static STRATEGY: Strategy = Strategy {
     prefers_less_load: true,
     shares: true,
     prepare: reported::prepare,
-    alert_rule: rule,
+    alert_rule,
     choose: reported::choose,
-    second_choice: reported::second,
+    second_choice: reported::second_choice,
     refusal_message: reported::overload_message,
     explain: reported::explain,
     ..DEFAULTS
 };
 
-fn rule(knobs: &StrategyParams) -> AlertRule {
-    AlertRule::Least(knobs.at(0))
+fn alert_rule(params: &StrategyParams) -> AlertRule {
+    AlertRule::Least(params.at(0))
 }

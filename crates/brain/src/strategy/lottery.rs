@@ -23,7 +23,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     // The key of the request is a number of its own here, not an affinity.
     shares: false,
     choose,
-    second_choice: second,
+    second_choice,
     ..DEFAULTS
 };
 
@@ -32,35 +32,40 @@ pub(super) fn winner(
     members: &[Member],
     key: u64,
     tickets: impl Fn(&Member) -> f64,
-    may: impl Fn(&Member) -> bool,
+    is_eligible: impl Fn(&Member) -> bool,
 ) -> Option<usize> {
-    let (mut best, mut least) = (None, f64::INFINITY);
+    let (mut best, mut min_cost) = (None, f64::INFINITY);
     for (index, member) in members.iter().enumerate() {
         let tickets = tickets(member);
         // 1 - h, which is as uniform as h, and not above -ln(h).
-        let above = unit(mix(member.seed ^ key));
-        if above < least * tickets && may(member) {
-            let cost = -libm::log1p(-above) / tickets;
+        let uniform = unit(mix(member.seed ^ key));
+        if uniform < min_cost * tickets && is_eligible(member) {
+            let cost = -libm::log1p(-uniform) / tickets;
             // However few the tickets are, one member wins.
-            if cost < least || best.is_none() {
-                (best, least) = (Some(index), cost);
+            if cost < min_cost || best.is_none() {
+                (best, min_cost) = (Some(index), cost);
             }
         }
     }
     best
 }
 
-fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
-    draw(plan, ask, |_| true).unwrap_or(0)
+fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
+    draw(plan, request, |_| true).unwrap_or(0)
 }
 
-fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
-    draw(plan, ask, left)
+fn second_choice(
+    plan: &Plan,
+    _: &mut PickerState,
+    request: &PickRequest,
+    has_room: Eligible<'_>,
+) -> Option<usize> {
+    draw(plan, request, has_room)
 }
 
-fn draw(plan: &Plan, ask: &PickRequest, may: impl Fn(&Member) -> bool) -> Option<usize> {
-    let key = if ask.key != 0 { ask.key } else { ask.random_bits };
-    winner(plan.members(), key, tickets, may)
+fn draw(plan: &Plan, request: &PickRequest, is_eligible: impl Fn(&Member) -> bool) -> Option<usize> {
+    let key = if request.key != 0 { request.key } else { request.random_bits };
+    winner(plan.members(), key, tickets, is_eligible)
 }
 
 fn tickets(member: &Member) -> f64 {
@@ -82,24 +87,27 @@ mod tests {
         }
         let plan = Plan::new(&STRATEGY, StrategyParams(alloc::vec![]), members);
         let mut counts = [0_u32; 3];
-        for chance in 0..40_000_u64 {
+        for random_bits in 0..40_000_u64 {
             counts[choose(
                 &plan,
                 &mut PickerState::default(),
-                &PickRequest { random_bits: mix(chance), ..PickRequest::default() },
+                &PickRequest { random_bits: mix(random_bits), ..PickRequest::default() },
             )] += 1;
         }
         // 1, 1/2 and 2/4 tickets.
         for (count, share) in counts.into_iter().zip([0.5, 0.25, 0.25]) {
             assert!((f64::from(count) / 40_000.0 - share).abs() < 0.01, "{counts:?}");
         }
-        let keyed = |chance| {
+        let keyed_choice = |random_bits| {
             choose(
                 &plan,
                 &mut PickerState::default(),
-                &PickRequest { key: 9, random_bits: chance, ..PickRequest::default() },
+                &PickRequest { key: 9, random_bits, ..PickRequest::default() },
             )
         };
-        assert!((0..50).all(|chance| keyed(chance) == keyed(0)), "a request with a key has one winner");
+        assert!(
+            (0..50).all(|random_bits| keyed_choice(random_bits) == keyed_choice(0)),
+            "a request with a key has one winner"
+        );
     }
 }

@@ -27,21 +27,26 @@ pub(super) static STRATEGY: Strategy = Strategy {
     shares: true,
     prepare,
     choose,
-    second_choice: second,
+    second_choice,
     ..DEFAULTS
 };
 
 /// The number of slots; a prime, so that every skip visits all of them.
 const SLOTS: u64 = 65_537;
 
-fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
     let StrategyTable::Slots(slots) = plan.table() else { return 0 };
-    slots.get((ask.key % SLOTS) as usize).map_or(0, |index| *index as usize)
+    slots.get((request.key % SLOTS) as usize).map_or(0, |index| *index as usize)
 }
 
-fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
+fn second_choice(
+    plan: &Plan,
+    _: &mut PickerState,
+    request: &PickRequest,
+    has_room: Eligible<'_>,
+) -> Option<usize> {
     // Mixed, so that the keys of one slot do not all go the same way.
-    lottery::winner(plan.members(), mix(ask.key), |member| member.weight, left)
+    lottery::winner(plan.members(), mix(request.key), |member| member.weight, has_room)
 }
 
 fn prepare(members: &[Member], _: &StrategyParams) -> StrategyTable {
@@ -69,25 +74,25 @@ impl PartialOrd for MemberTurn {
 
 /// Returns for each slot an index into `members`, which have a seed and a weight; empty without members.
 fn fill(members: &[(u64, f64)]) -> Vec<u32> {
-    let greatest = members.iter().map(|(_, weight)| *weight).fold(f64::MIN_POSITIVE, f64::max);
+    let max_weight = members.iter().map(|(_, weight)| *weight).fold(f64::MIN_POSITIVE, f64::max);
     // The time between two turns; infinite for a weight that is negligible beside the greatest.
-    let step = |index: usize| 1.0 / (members[index].1 / greatest);
+    let step = |index: usize| 1.0 / (members[index].1 / max_weight);
     let mut turns: BinaryHeap<Reverse<MemberTurn>> =
         (0..members.len()).map(|index| Reverse(MemberTurn(step(index), index))).collect();
     // The position of each member in its order, and its skip.
-    let mut walks: Vec<(u64, u64)> =
+    let mut permutations: Vec<(u64, u64)> =
         members.iter().map(|(seed, _)| (mix(*seed) % SLOTS, mix(!*seed) % (SLOTS - 1) + 1)).collect();
     let mut slots = vec![FREE; SLOTS as usize];
     for _ in 0..SLOTS {
-        let Some(mut turn) = turns.peek_mut() else { return Vec::new() };
-        let Reverse(MemberTurn(time, index)) = &mut *turn;
+        let Some(mut next_turn) = turns.peek_mut() else { return Vec::new() };
+        let Reverse(MemberTurn(time, index)) = &mut *next_turn;
         *time += step(*index);
         let index = *index;
-        let (place, skip) = &mut walks[index];
-        while slots[*place as usize] != FREE {
-            *place = (*place + *skip) % SLOTS;
+        let (slot, step_size) = &mut permutations[index];
+        while slots[*slot as usize] != FREE {
+            *slot = (*slot + *step_size) % SLOTS;
         }
-        slots[*place as usize] = index as u32;
+        slots[*slot as usize] = index as u32;
     }
     slots
 }
@@ -100,7 +105,7 @@ mod tests {
     use super::*;
 
     fn group(count: u64) -> Vec<(u64, f64)> {
-        (0..count).map(|name| (mix(name ^ 0x5eed), 1.0)).collect()
+        (0..count).map(|index| (mix(index ^ 0x5eed), 1.0)).collect()
     }
 
     fn counts(members: &[(u64, f64)]) -> Vec<u32> {
@@ -115,8 +120,8 @@ mod tests {
     fn equal_members_differ_by_one_slot() {
         for count in [1, 2, 7, 100, 1_000] {
             let counts = counts(&group(count));
-            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-            assert!(most - least <= 1, "{count} members: {least} to {most}");
+            let (min_count, max_count) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(max_count - min_count <= 1, "{count} members: {min_count} to {max_count}");
         }
     }
 
@@ -132,8 +137,12 @@ mod tests {
     #[test]
     fn few_keys_move_that_need_not() {
         let members = group(50);
-        let (before, after) = (fill(&members), fill(&members[..49]));
-        let moved = before.iter().zip(&after).filter(|(old, new)| **old < 49 && old != new).count();
+        let (slots_before, slots_after) = (fill(&members), fill(&members[..49]));
+        let moved = slots_before
+            .iter()
+            .zip(&slots_after)
+            .filter(|(previous, current)| **previous < 49 && previous != current)
+            .count();
         // The paper's figure 12: well below a tenth.
         assert!(moved < 65_537 / 20, "{moved} of 65 537 slots moved beside those of the member that went");
         assert!(fill(&[]).is_empty());

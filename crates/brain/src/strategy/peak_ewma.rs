@@ -48,31 +48,31 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..DEFAULTS
 };
 
-fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
     let members = plan.members();
     let decay = seconds(plan.params().at(0));
-    let first = alias::draw(plan, ask.random_bits);
-    let (second, _) = alias::draw_other(plan, ask.random_bits, first);
+    let first = alias::draw(plan, request.random_bits);
+    let (second, _) = alias::draw_other(plan, request.random_bits, first);
     if second != first
-        && cost(plan, &members[second], ask.now, decay) < cost(plan, &members[first], ask.now, decay)
+        && cost(plan, &members[second], request.now, decay) < cost(plan, &members[first], request.now, decay)
     {
         return second;
     }
     first
 }
 
-fn observe(knobs: &StrategyParams, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
-    let counted = if failed { latency.max(seconds(knobs.at(1))) } else { latency };
-    vitals.record_latency(counted, now, seconds(knobs.at(0)));
+fn observe(params: &StrategyParams, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+    let effective_latency = if failed { latency.max(seconds(params.at(1))) } else { latency };
+    vitals.record_latency(effective_latency, now, seconds(params.at(0)));
 }
 
 fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
     let decay = seconds(plan.params().at(0));
     let latency = member.vitals.latency(now, decay);
-    let known = latency.map(|latency| ("latency_estimate_seconds", f64::from(latency) / 1e9));
+    let latency_figure = latency.map(|latency| ("latency_estimate_seconds", f64::from(latency) / 1e9));
     // Without an estimate the cost is only a rank, not a time.
-    let cost = latency.map(|_| ("cost_seconds", cost(plan, member, now, decay) / 1e9));
-    known.into_iter().chain(cost).collect()
+    let cost_figure = latency.map(|_| ("cost_seconds", cost(plan, member, now, decay) / 1e9));
+    latency_figure.into_iter().chain(cost_figure).collect()
 }
 
 /// Returns the expected latency of a request at `member`, nanoseconds.
@@ -82,14 +82,14 @@ fn cost(plan: &Plan, member: &Member, now: Time, decay: Duration) -> f64 {
     match member.vitals.latency(now, decay) {
         Some(latency) => f64::from(latency) * (queue + 1.0),
         None if in_flight <= 0.0 => 0.0,
-        None => UNKNOWN + queue,
+        None => UNKNOWN_COST + queue,
     }
 }
 
 /// A cost above that of any member with an estimate, and small enough to distinguish queues on top of it: 11
 /// days.
-const UNKNOWN: f64 = 1e15;
+const UNKNOWN_COST: f64 = 1e15;
 
-fn seconds(knob: f64) -> Duration {
-    Duration::try_from_secs_f64(knob).unwrap_or_default()
+fn seconds(value: f64) -> Duration {
+    Duration::try_from_secs_f64(value).unwrap_or_default()
 }

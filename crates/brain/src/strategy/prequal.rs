@@ -95,8 +95,8 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..DEFAULTS
 };
 
-fn find_conflict(knobs: &StrategyParams) -> Option<ParamConflict> {
-    let (pool, probes) = (knobs.at(POOL), knobs.at(PROBES));
+fn find_conflict(params: &StrategyParams) -> Option<ParamConflict> {
+    let (pool, probes) = (params.at(POOL), params.at(PROBES));
     (probes > pool).then(|| ParamConflict {
         param: "probes",
         conflicts_with: Some("pool"),
@@ -105,70 +105,79 @@ fn find_conflict(knobs: &StrategyParams) -> Option<ParamConflict> {
     })
 }
 
-fn choose(plan: &Plan, hand: &mut PickerState, ask: &PickRequest) -> usize {
-    pick(plan, hand, ask, &|member| !member.is_full()).unwrap_or(NO_MEMBER)
+fn choose(plan: &Plan, picker: &mut PickerState, request: &PickRequest) -> usize {
+    pick(plan, picker, request, &|member| !member.is_full()).unwrap_or(NO_MEMBER)
 }
 
-fn pick(plan: &Plan, hand: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
-    let (members, knobs) = (plan.members(), plan.params());
-    let (room, looks, age) = (knobs.at(POOL) as usize, knobs.at(PROBES) as usize, seconds(knobs.at(AGE)));
-    let fleet = hand.failing();
-    let pool = &mut hand.probes;
-    pool.set(room, uses(knobs, members.len()));
-    pool.expire(members, ask.now, age);
-    let mut bits = ask.random_bits;
-    for look in 0..looks.min(members.len()) {
+fn pick(
+    plan: &Plan,
+    picker: &mut PickerState,
+    request: &PickRequest,
+    has_room: Eligible<'_>,
+) -> Option<usize> {
+    let (members, params) = (plan.members(), plan.params());
+    let (capacity, probe_count, max_age) =
+        (params.at(POOL) as usize, params.at(PROBES) as usize, seconds(params.at(AGE)));
+    let failure_share = picker.failing();
+    let pool = &mut picker.probes;
+    pool.set(capacity, max_uses(params, members.len()));
+    pool.expire(members, request.now, max_age);
+    let mut bits = request.random_bits;
+    for probe_index in 0..probe_count.min(members.len()) {
         bits = mix(bits);
-        let drawn = (((bits >> 32) * members.len() as u64) >> 32) as usize;
-        let place = if members.len() <= looks { look } else { drawn };
-        let member = &members[place];
-        pool.add(result(place, member, ask.now, age), member, bits, ask.now);
+        let drawn_index = (((bits >> 32) * members.len() as u64) >> 32) as usize;
+        let index = if members.len() <= probe_count { probe_index } else { drawn_index };
+        let member = &members[index];
+        pool.add(current_probe(index, member, request.now, max_age), member, bits, request.now);
     }
-    let hot = pool.hot_thresholds(knobs.at(Q_RIF));
+    let hot = pool.hot_thresholds(params.at(Q_RIF));
     let mut best: Option<(usize, usize, [f64; 3])> = None;
     for (index, probe) in pool.probes().iter().enumerate() {
-        let Some(member) = members.get(probe.place).filter(|member| left(member)) else { continue };
-        let load = hot.load_ratio(probe, member, ask.now);
-        let crowded = load > 1.0;
-        let latency =
-            if crowded { 0.0 } else { probe.latency(member, ask.now) * failure_penalty(member, fleet) };
-        let rank = [f64::from(u8::from(crowded)), latency, load];
-        if best.is_none_or(|(_, _, least)| rank < least) {
-            best = Some((index, probe.place, rank));
+        let Some(member) = members.get(probe.index).filter(|member| has_room(member)) else { continue };
+        let load = hot.load_ratio(probe, member, request.now);
+        let is_hot = load > 1.0;
+        let latency = if is_hot {
+            0.0
+        } else {
+            probe.latency(member, request.now) * failure_penalty(member, failure_share)
+        };
+        let rank = [f64::from(u8::from(is_hot)), latency, load];
+        if best.is_none_or(|(_, _, best_rank)| rank < best_rank) {
+            best = Some((index, probe.index, rank));
         }
     }
     if let Some((index, ..)) = best {
         pool.use_result(index);
     }
-    pool.remove_one(members, &hot, ask.now);
-    best.map(|(_, place, _)| place).or_else(|| fewest_in_flight(plan, hand, ask, left))
+    pool.remove_one(members, &hot, request.now);
+    best.map(|(_, index, _)| index).or_else(|| fewest_in_flight(plan, picker, request, has_room))
 }
 
 fn observe(_: &StrategyParams, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
     let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
-    let counted = match vitals.mean_latency() {
+    let effective_latency = match vitals.mean_latency() {
         _ if !failed => latency,
         Some(mean) => failure_latency(latency, mean),
-        None => latency.max(FAILURE),
+        None => latency.max(FAILURE_LATENCY),
     };
-    vitals.blend(counted, LATENCIES, now);
+    vitals.blend(effective_latency, LATENCY_SAMPLES, now);
 }
 
-fn record_reading(hand: &mut PickerState, member: &Member, reading: &Reading, now: Time) {
+fn record_reading(picker: &mut PickerState, member: &Member, reading: &Reading, now: Time) {
     member.vitals.last_report.record(reading, member.vitals.begun(), now);
-    let Some(place) = hand.index_of(member.id) else { return };
-    let result = result(place, member, now, Duration::ZERO);
+    let Some(index) = picker.index_of(member.id) else { return };
+    let probe = current_probe(index, member, now, Duration::ZERO);
     // An implausible report was not recorded.
-    if result.report.is_some() {
-        hand.probes.add(result, member, mix(now.0), now);
+    if probe.report.is_some() {
+        picker.probes.add(probe, member, mix(now.0), now);
     }
 }
 
 fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
-    let probe = result(0, member, now, seconds(plan.params().at(AGE)));
+    let probe = current_probe(0, member, now, seconds(plan.params().at(AGE)));
     let mut figures = Vec::from([("load", probe.load(member, now))]);
     let latency = probe.latency(member, now);
-    if latency > 0.0 && latency < UNKNOWN {
+    if latency > 0.0 && latency < UNKNOWN_LATENCY {
         figures.push(("latency_ms", latency * 1e3));
     }
     if probe.report.is_some() {
@@ -179,41 +188,42 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
 }
 
 /// Returns the present result of a member, from its own report if that is at most `age` old.
-fn result(place: usize, member: &Member, now: Time, age: Duration) -> ProbeResult {
-    if let Some(view) = member.vitals.last_report.view().filter(|view| now.since(view.at) <= age) {
+fn current_probe(index: usize, member: &Member, now: Time, max_age: Duration) -> ProbeResult {
+    if let Some(view) = member.vitals.last_report.view().filter(|view| now.since(view.at) <= max_age) {
         return ProbeResult {
             report: Some(view.reading),
             begun: view.begun,
-            ..ProbeResult::new(place, member, view.at)
+            ..ProbeResult::new(index, member, view.at)
         };
     }
-    let latency = match member.vitals.latency_and_age(now).filter(|(_, age)| *age <= RETRY) {
+    let latency = match member.vitals.latency_and_age(now).filter(|(_, age)| *age <= LATENCY_EXPIRY_NANOS) {
         Some((latency, _)) => f64::from(latency) * 1e-9,
         None if member.in_flight() == 0 => 0.0,
-        None => UNKNOWN,
+        None => UNKNOWN_LATENCY,
     };
-    ProbeResult { latency, ..ProbeResult::new(place, member, now) }
+    ProbeResult { latency, ..ProbeResult::new(index, member, now) }
 }
 
 /// Returns the factor by which failures make a member look slower: the inverse square of the share of its
 /// requests that does not fail, beyond the failures of the whole fleet.
-fn failure_penalty(member: &Member, fleet: f64) -> f64 {
-    let good = (1.0 - (member.vitals.failure_detector.failure_share() - fleet).max(0.0)).max(0.01);
-    1.0 / (good * good)
+fn failure_penalty(member: &Member, failure_share: f64) -> f64 {
+    let success_share =
+        (1.0 - (member.vitals.failure_detector.failure_share() - failure_share).max(0.0)).max(0.01);
+    1.0 / (success_share * success_share)
 }
 
 /// Returns the number of uses of a result in a group of `members`.
-fn uses(knobs: &StrategyParams, members: usize) -> f64 {
-    if knobs.at(REUSE) >= 1.0 {
-        return knobs.at(REUSE);
+fn max_uses(params: &StrategyParams, members: usize) -> f64 {
+    if params.at(REUSE) >= 1.0 {
+        return params.at(REUSE);
     }
-    let beyond = 1.0 - (knobs.at(POOL) / members.max(1) as f64).min(1.0);
-    let rate = beyond * knobs.at(PROBES) - 1.0;
-    if rate > 0.0 { (2.0 / rate).max(1.0) } else { f64::INFINITY }
+    let outside_share = 1.0 - (params.at(POOL) / members.max(1) as f64).min(1.0);
+    let surplus_probes = outside_share * params.at(PROBES) - 1.0;
+    if surplus_probes > 0.0 { (2.0 / surplus_probes).max(1.0) } else { f64::INFINITY }
 }
 
-fn seconds(knob: f64) -> Duration {
-    Duration::try_from_secs_f64(knob).unwrap_or_default()
+fn seconds(value: f64) -> Duration {
+    Duration::try_from_secs_f64(value).unwrap_or_default()
 }
 
 /// The indices of the parameters.
@@ -224,14 +234,14 @@ const REUSE: usize = 3;
 const AGE: usize = 4;
 
 /// The number of latencies over which the latency of a member without load reports is averaged.
-const LATENCIES: f32 = 8.0;
+const LATENCY_SAMPLES: f32 = 8.0;
 
 /// The latency that a failure counts as without an estimate, nanoseconds.
-const FAILURE: f32 = 5e9;
+const FAILURE_LATENCY: f32 = 5e9;
 
 /// The time after which a member without load reports and requests is tried again, however slow it was,
 /// nanoseconds.
-const RETRY: u64 = 10_000_000_000;
+const LATENCY_EXPIRY_NANOS: u64 = 10_000_000_000;
 
 /// A latency above any known one, seconds.
-const UNKNOWN: f64 = 1e6;
+const UNKNOWN_LATENCY: f64 = 1e6;

@@ -14,6 +14,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..DEFAULTS
 };
 
-fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
-    alias::draw(plan, ask.random_bits)
+fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
+    alias::draw(plan, request.random_bits)
 }

@@ -36,13 +36,13 @@ pub(super) static STRATEGY: Strategy = Strategy {
     shares: true,
     prepare,
     choose,
-    second_choice: second,
+    second_choice,
     explain: relative_load,
     ..DEFAULTS
 };
 
-fn find_conflict(knobs: &StrategyParams) -> Option<ParamConflict> {
-    let factor = knobs.at(0);
+fn find_conflict(params: &StrategyParams) -> Option<ParamConflict> {
+    let factor = params.at(0);
     (factor > 0.0 && factor < 1.0).then(|| ParamConflict {
         param: "load_factor",
         conflicts_with: None,
@@ -52,54 +52,60 @@ fn find_conflict(knobs: &StrategyParams) -> Option<ParamConflict> {
 }
 
 fn prepare(members: &[Member], _: &StrategyParams) -> StrategyTable {
-    let even = members.windows(2).all(|pair| pair[0].weight == pair[1].weight);
-    let weight = |member: &Member| if even { 1.0 } else { member.weight };
+    let equal_weights = members.windows(2).all(|pair| pair[0].weight == pair[1].weight);
+    let weight = |member: &Member| if equal_weights { 1.0 } else { member.weight };
     StrategyTable::Seeds {
         seeds: members.iter().map(|member| (member.seed, weight(member))).collect(),
-        equal_weights: even,
+        equal_weights,
         weight_sum: members.iter().map(|member| member.weight).sum(),
     }
 }
 
-fn choose(plan: &Plan, hand: &mut PickerState, ask: &PickRequest) -> usize {
+fn choose(plan: &Plan, picker: &mut PickerState, request: &PickRequest) -> usize {
     let members = plan.members();
-    let best = first(plan, ask.key, |_| true).unwrap_or(0);
+    let best = ranked_first(plan, request.key, |_| true).unwrap_or(0);
     let bound = LoadBound::of(plan);
-    let own = members[best].in_flight_everywhere();
-    let mut busy = 0.0;
+    let own_in_flight = members[best].in_flight_everywhere();
+    let mut total_in_flight = 0.0;
     // Counts no further than needed.
-    let within = own <= 0.0
+    let is_within_bound = own_in_flight <= 0.0
         || members.iter().any(|member| {
-            busy += member.in_flight_everywhere();
-            bound.allows(own, &members[best], busy)
+            total_in_flight += member.in_flight_everywhere();
+            bound.allows(own_in_flight, &members[best], total_in_flight)
         });
-    if within { best } else { second(plan, hand, ask, &|_| true).unwrap_or(best) }
+    if is_within_bound { best } else { second_choice(plan, picker, request, &|_| true).unwrap_or(best) }
 }
 
 /// Returns the first remaining member in the order of scores within its bound; if none is, the first
 /// remaining one.
-fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
+fn second_choice(
+    plan: &Plan,
+    _: &mut PickerState,
+    request: &PickRequest,
+    has_room: Eligible<'_>,
+) -> Option<usize> {
     let members = plan.members();
     let bound = LoadBound::of(plan);
-    let busy: f64 = members.iter().map(Member::in_flight_everywhere).sum();
-    let within = |member: &Member| bound.allows(member.in_flight_everywhere(), member, busy);
-    first(plan, ask.key, |index| left(&members[index]) && within(&members[index]))
-        .or_else(|| first(plan, ask.key, |index| left(&members[index])))
+    let total_in_flight: f64 = members.iter().map(Member::in_flight_everywhere).sum();
+    let is_within_bound =
+        |member: &Member| bound.allows(member.in_flight_everywhere(), member, total_in_flight);
+    ranked_first(plan, request.key, |index| has_room(&members[index]) && is_within_bound(&members[index]))
+        .or_else(|| ranked_first(plan, request.key, |index| has_room(&members[index])))
 }
 
 /// Returns the member with the best score for `key` among those that `may` be taken.
-fn first(plan: &Plan, key: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
-    let StrategyTable::Seeds { seeds, equal_weights: even, .. } = plan.table() else { return None };
+fn ranked_first(plan: &Plan, key: u64, is_eligible: impl Fn(usize) -> bool) -> Option<usize> {
+    let StrategyTable::Seeds { seeds, equal_weights, .. } = plan.table() else { return None };
     let mut best = None;
-    let mut least = f64::INFINITY;
+    let mut min_cost = f64::INFINITY;
     for (index, (seed, weight)) in seeds.iter().enumerate() {
         // 1 - h, which is as uniform as h.
-        let above = unit(mix(seed ^ key));
-        if above < least * weight && may(index) {
-            let cost = if *even { above } else { -libm::log1p(-above) / weight };
+        let uniform = unit(mix(seed ^ key));
+        if uniform < min_cost * weight && is_eligible(index) {
+            let cost = if *equal_weights { uniform } else { -libm::log1p(-uniform) / weight };
             // However small the weights are, one member is the first.
-            if cost < least || best.is_none() {
-                (best, least) = (Some(index), cost);
+            if cost < min_cost || best.is_none() {
+                (best, min_cost) = (Some(index), cost);
             }
         }
     }
@@ -111,21 +117,22 @@ struct LoadBound {
     /// The multiple of its share; infinite for no bound.
     factor: f64,
     /// The sum of the weights.
-    weights: f64,
+    weight_sum: f64,
 }
 
 impl LoadBound {
     fn of(plan: &Plan) -> Self {
-        let knob = plan.params().at(0);
-        let factor = if knob > 0.0 { knob.max(1.0) } else { f64::INFINITY };
-        let weights =
-            if let StrategyTable::Seeds { weight_sum: weights, .. } = plan.table() { *weights } else { 0.0 };
-        Self { factor, weights }
+        let load_factor = plan.params().at(0);
+        let factor = if load_factor > 0.0 { load_factor.max(1.0) } else { f64::INFINITY };
+        let weight_sum =
+            if let StrategyTable::Seeds { weight_sum: sum, .. } = plan.table() { *sum } else { 0.0 };
+        Self { factor, weight_sum }
     }
 
     /// Returns `true` if `member`, with `own` in flight, may take one more while `busy` are in flight at all
     /// members.
-    fn allows(&self, own: f64, member: &Member, busy: f64) -> bool {
-        own <= 0.0 || own * self.weights < self.factor * member.weight * (busy + 1.0)
+    fn allows(&self, member_in_flight: f64, member: &Member, total_in_flight: f64) -> bool {
+        member_in_flight <= 0.0
+            || member_in_flight * self.weight_sum < self.factor * member.weight * (total_in_flight + 1.0)
     }
 }

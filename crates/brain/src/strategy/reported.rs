@@ -48,53 +48,58 @@ pub(super) const PER_BALANCE_LOAD: StrategyParam = StrategyParam {
 
 /// Implements [`Strategy::prepare`](super::Strategy). Without a load per binding, the plan knows the least
 /// loaded members: the share of all members with reports goes to those in the band, and a choice is one draw.
-pub(super) fn prepare(members: &[Member], knobs: &StrategyParams) -> StrategyTable {
-    let load = |member: &Member| load(member, 0.0);
-    let least = members.iter().filter_map(load).fold(f64::INFINITY, f64::min);
-    if knobs.at(PER_BALANCE) > 0.0 || !least.is_finite() || least >= reject(knobs) {
-        return alias::prepare(members, knobs);
+pub(super) fn prepare(members: &[Member], params: &StrategyParams) -> StrategyTable {
+    let load_of = |member: &Member| load(member, 0.0);
+    let min_load = members.iter().filter_map(load_of).fold(f64::INFINITY, f64::min);
+    if params.at(PER_BALANCE) > 0.0 || !min_load.is_finite() || min_load >= rejection_threshold(params) {
+        return alias::prepare(members, params);
     }
-    let most = (least * knobs.at(TOLERANCE)).max(least);
-    let best = |member: &Member| load(member).is_some_and(|load| load <= most && load < reject(knobs));
-    // Scaled by the greatest first, so that no sum overflows.
-    let greatest = members.iter().map(|member| member.weight).fold(f64::MIN_POSITIVE, f64::max);
-    let sum = |of: &dyn Fn(&Member) -> bool| {
-        members.iter().filter(|member| of(member)).map(|member| member.weight / greatest).sum::<f64>()
+    let max_load = (min_load * params.at(TOLERANCE)).max(min_load);
+    let is_chosen = |member: &Member| {
+        load_of(member).is_some_and(|load| load <= max_load && load < rejection_threshold(params))
     };
-    let (reporting, chosen) = (sum(&|member| load(member).is_some()), sum(&best).max(f64::MIN_POSITIVE));
-    let weight = |member: &Member| match load(member) {
-        None => member.weight / greatest,
-        Some(_) if best(member) => member.weight / greatest / chosen * reporting,
+    // Scaled by the greatest first, so that no sum overflows.
+    let max_weight = members.iter().map(|member| member.weight).fold(f64::MIN_POSITIVE, f64::max);
+    let weight_sum = |filter: &dyn Fn(&Member) -> bool| {
+        members.iter().filter(|member| filter(member)).map(|member| member.weight / max_weight).sum::<f64>()
+    };
+    let (reporting_weight, chosen_weight) =
+        (weight_sum(&|member| load_of(member).is_some()), weight_sum(&is_chosen).max(f64::MIN_POSITIVE));
+    let adjusted_weight = |member: &Member| match load_of(member) {
+        None => member.weight / max_weight,
+        Some(_) if is_chosen(member) => member.weight / max_weight / chosen_weight * reporting_weight,
         Some(_) => 0.0,
     };
-    alias::from_weights(&members.iter().map(weight).collect::<Vec<f64>>())
+    alias::from_weights(&members.iter().map(adjusted_weight).collect::<Vec<f64>>())
 }
 
 /// Implements [`Strategy::choose`](super::Strategy).
-pub(super) fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+pub(super) fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
     if plan.params().at(PER_BALANCE) > 0.0 {
-        return pick(plan, ask, |_| true).unwrap_or(NO_MEMBER);
+        return pick(plan, request, |_| true).unwrap_or(NO_MEMBER);
     }
-    let drawn = alias::draw(plan, ask.random_bits);
-    let rejected = |member: &Member| load(member, 0.0).is_some_and(|load| load >= reject(plan.params()));
-    if plan.members().get(drawn).is_some_and(rejected) { NO_MEMBER } else { drawn }
+    let drawn_index = alias::draw(plan, request.random_bits);
+    let is_rejected =
+        |member: &Member| load(member, 0.0).is_some_and(|load| load >= rejection_threshold(plan.params()));
+    if plan.members().get(drawn_index).is_some_and(is_rejected) { NO_MEMBER } else { drawn_index }
 }
 
 /// Implements [`Strategy::second`](super::Strategy).
-pub(super) fn second(
+pub(super) fn second_choice(
     plan: &Plan,
     _: &mut PickerState,
-    ask: &PickRequest,
-    left: Eligible<'_>,
+    request: &PickRequest,
+    has_room: Eligible<'_>,
 ) -> Option<usize> {
-    pick(plan, ask, left)
+    pick(plan, request, has_room)
 }
 
 /// Implements [`Strategy::refuses`](super::Strategy).
 pub(super) fn overload_message(plan: &Plan, member: &Member) -> Option<String> {
-    let (load, reject) = (load(member, plan.params().at(PER_BALANCE))?, reject(plan.params()));
-    (load >= reject)
-        .then(|| format!("its load counts as {load:.2}, and at {reject} (`reject`) it gets nothing new"))
+    let (load, threshold) =
+        (load(member, plan.params().at(PER_BALANCE))?, rejection_threshold(plan.params()));
+    (load >= threshold)
+        .then(|| format!("its load counts as {load:.2}, and at {threshold} (`reject`) it gets nothing new"))
 }
 
 /// Implements [`Strategy::explain`](super::Strategy). The effective load is shown with every strategy.
@@ -104,39 +109,39 @@ pub(super) fn explain(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static st
     load.map(|load| ("load_with_bindings", load)).into_iter().collect()
 }
 
-fn pick(plan: &Plan, ask: &PickRequest, left: impl Fn(&Member) -> bool) -> Option<usize> {
+fn pick(plan: &Plan, request: &PickRequest, has_room: impl Fn(&Member) -> bool) -> Option<usize> {
     let members = plan.members();
-    let drawn = alias::draw(plan, ask.random_bits);
-    if members.get(drawn).is_some_and(|member| load(member, 0.0).is_none() && left(member)) {
-        return Some(drawn);
+    let drawn_index = alias::draw(plan, request.random_bits);
+    if members.get(drawn_index).is_some_and(|member| load(member, 0.0).is_none() && has_room(member)) {
+        return Some(drawn_index);
     }
-    let bits = mix(ask.random_bits);
-    let reject = reject(plan.params());
+    let bits = mix(request.random_bits);
+    let threshold = rejection_threshold(plan.params());
     let per_balance = plan.params().at(PER_BALANCE);
-    let (mut first, mut least, mut reporting) = (None, f64::INFINITY, false);
+    let (mut lightest, mut min_load, mut any_reporting) = (None, f64::INFINITY, false);
     for (index, member) in members.iter().enumerate() {
         let Some(load) = load(member, per_balance) else { continue };
-        if left(member) {
-            reporting = true;
-            if load < least && load < reject {
-                (first, least) = (Some(index), load);
+        if has_room(member) {
+            any_reporting = true;
+            if load < min_load && load < threshold {
+                (lightest, min_load) = (Some(index), load);
             }
         }
     }
-    let Some(first) = first else {
+    let Some(lightest) = lightest else {
         // All members with reports are at or above `reject`: the others must not get everything for that.
-        return if reporting { None } else { by_weight(members, bits, left) };
+        return if any_reporting { None } else { by_weight(members, bits, has_room) };
     };
-    let most = (least * plan.params().at(TOLERANCE)).max(least);
-    let equal = |member: &Member| {
-        load(member, per_balance).is_some_and(|load| load <= most && load < reject) && left(member)
+    let max_load = (min_load * plan.params().at(TOLERANCE)).max(min_load);
+    let is_equal = |member: &Member| {
+        load(member, per_balance).is_some_and(|load| load <= max_load && load < threshold) && has_room(member)
     };
-    Some(by_weight(members, bits, equal).unwrap_or(first))
+    Some(by_weight(members, bits, is_equal).unwrap_or(lightest))
 }
 
 /// Returns the load at which a member gets nothing new.
-fn reject(knobs: &StrategyParams) -> f64 {
-    if knobs.at(REJECT) > 0.0 { knobs.at(REJECT) } else { f64::INFINITY }
+fn rejection_threshold(params: &StrategyParams) -> f64 {
+    if params.at(REJECT) > 0.0 { params.at(REJECT) } else { f64::INFINITY }
 }
 
 /// Returns a member's assumed present load; `None` without a valid report.
@@ -145,18 +150,22 @@ fn load(member: &Member, per_balance: f64) -> Option<f64> {
     if per_balance == 0.0 {
         return Some(effective.value);
     }
-    let since = member.vitals.begun().wrapping_sub(effective.begun);
-    Some(effective.value + per_balance * f64::from(since))
+    let begun_since = member.vitals.begun().wrapping_sub(effective.begun);
+    Some(effective.value + per_balance * f64::from(begun_since))
 }
 
 /// Returns a random one of those that `may` be taken, in proportion to weight (Chao 1982).
-pub(super) fn by_weight(members: &[Member], mut bits: u64, may: impl Fn(&Member) -> bool) -> Option<usize> {
-    let (mut best, mut weight) = (None, 0.0);
+pub(super) fn by_weight(
+    members: &[Member],
+    mut bits: u64,
+    is_eligible: impl Fn(&Member) -> bool,
+) -> Option<usize> {
+    let (mut best, mut weight_sum) = (None, 0.0);
     for (index, member) in members.iter().enumerate() {
-        if may(member) {
-            weight += member.weight;
+        if is_eligible(member) {
+            weight_sum += member.weight;
             bits = mix(bits);
-            if best.is_none() || unit(bits) * weight < member.weight {
+            if best.is_none() || unit(bits) * weight_sum < member.weight {
                 best = Some(index);
             }
         }

@@ -35,10 +35,10 @@ pub(super) fn from_weights(weights: &[f64]) -> StrategyTable {
 }
 
 /// Returns the member whose turn it is.
-pub(super) fn member_at(plan: &Plan, turn: u64) -> usize {
+pub(super) fn member_at(plan: &Plan, number: u64) -> usize {
     match plan.table() {
-        StrategyTable::Schedule(round) if !round.is_empty() => {
-            round[(turn % round.len() as u64) as usize] as usize
+        StrategyTable::Schedule(schedule) if !schedule.is_empty() => {
+            schedule[(number % schedule.len() as u64) as usize] as usize
         }
         _ => 0,
     }
@@ -46,68 +46,71 @@ pub(super) fn member_at(plan: &Plan, turn: u64) -> usize {
 
 /// Returns the maximum number of slots of a round. Half a slot is then negligible for an average member, at a
 /// cost of a few dozen kilobytes and a millisecond, and each member has some slots.
-fn room(members: usize) -> usize {
+fn max_slots(members: usize) -> usize {
     (256 * members).clamp(2_048, 16_384).max(4 * members)
 }
 
 /// Returns the number of slots of each member.
 fn counts(weights: &[f64]) -> Vec<u32> {
-    let room = room(weights.len()) as f64;
-    let usable = |weight: &f64| weight.is_finite() && *weight > 0.0;
-    let least = weights.iter().copied().filter(|weight| usable(weight)).fold(f64::INFINITY, f64::min);
-    let greatest = weights.iter().copied().filter(|weight| usable(weight)).fold(f64::MIN_POSITIVE, f64::max);
-    let ratios: f64 = weights.iter().map(|weight| weight / least).sum();
+    let max_slots = max_slots(weights.len()) as f64;
+    let is_usable = |weight: &f64| weight.is_finite() && *weight > 0.0;
+    let min_weight = weights.iter().copied().filter(|weight| is_usable(weight)).fold(f64::INFINITY, f64::min);
+    let max_weight =
+        weights.iter().copied().filter(|weight| is_usable(weight)).fold(f64::MIN_POSITIVE, f64::max);
+    let ratios: f64 = weights.iter().map(|weight| weight / min_weight).sum();
     // Not a number if a weight is none: then no scale fits.
-    let scales = if ratios.is_finite() { (room / ratios) as u32 } else { 0 };
-    let whole = |count: f64| (count - libm::round(count)).abs() <= 1e-9 * count;
-    for scale in 1..=scales {
-        let count = |weight: &f64| weight / least * f64::from(scale);
-        if weights.iter().all(|weight| whole(count(weight))) {
+    let max_scale = if ratios.is_finite() { (max_slots / ratios) as u32 } else { 0 };
+    let is_integral = |count: f64| (count - libm::round(count)).abs() <= 1e-9 * count;
+    for scale in 1..=max_scale {
+        let count = |weight: &f64| weight / min_weight * f64::from(scale);
+        if weights.iter().all(|weight| is_integral(count(weight))) {
             return weights.iter().map(|weight| libm::round(count(weight)) as u32).collect();
         }
     }
-    let part = |weight: &f64| if usable(weight) { weight / greatest } else { 0.0 };
-    let sum: f64 = weights.iter().map(part).sum();
-    let none = |weight: &f64| usable(weight) && part(weight) < NOTHING;
-    let slots = |weight: &f64| (libm::round(part(weight) / sum * room) as u32).max(u32::from(!none(weight)));
-    weights.iter().map(slots).collect()
+    let relative_weight = |weight: &f64| if is_usable(weight) { weight / max_weight } else { 0.0 };
+    let sum: f64 = weights.iter().map(relative_weight).sum();
+    let is_negligible = |weight: &f64| is_usable(weight) && relative_weight(weight) < NEGLIGIBLE_WEIGHT;
+    let slot_count = |weight: &f64| {
+        (libm::round(relative_weight(weight) / sum * max_slots) as u32).max(u32::from(!is_negligible(weight)))
+    };
+    weights.iter().map(slot_count).collect()
 }
 
 /// The part of the greatest weight that counts as 0: such a member gets no turn, and all others at least one.
-const NOTHING: f64 = 1e-100;
+const NEGLIGIBLE_WEIGHT: f64 = 1e-100;
 
 /// Spreads `counts[i]` slots of each member `i` evenly over a round.
 fn spread(counts: &[u32]) -> Vec<u32> {
     let len = counts.iter().map(|count| *count as usize).sum::<usize>();
-    let mut round = Vec::with_capacity(len);
+    let mut schedule = Vec::with_capacity(len);
     // Members that wait for their next window, listed by the slot at which it opens.
-    let mut opens: Vec<u32> = vec![NONE; len];
-    let mut after: Vec<u32> = vec![NONE; counts.len()];
-    let mut taken: Vec<u32> = vec![0; counts.len()];
+    let mut first_opening: Vec<u32> = vec![NONE; len];
+    let mut next_opening: Vec<u32> = vec![NONE; counts.len()];
+    let mut slots_taken: Vec<u32> = vec![0; counts.len()];
     // Members whose window is open: the one to close first, then the first in the order of the configuration.
-    let mut open: BinaryHeap<Reverse<(usize, u32)>> = BinaryHeap::with_capacity(counts.len());
-    let edge = |taken: u32, count: u32| (taken as usize * len).div_ceil(count as usize);
+    let mut eligible: BinaryHeap<Reverse<(usize, u32)>> = BinaryHeap::with_capacity(counts.len());
+    let opening_slot = |number: u32, count: u32| (number as usize * len).div_ceil(count as usize);
     for (index, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-        open.push(Reverse((edge(1, *count), index as u32)));
+        eligible.push(Reverse((opening_slot(1, *count), index as u32)));
     }
     for slot in 0..len {
-        let mut waiting = opens[slot];
-        while waiting != NONE {
-            let index = waiting as usize;
-            open.push(Reverse((edge(taken[index] + 1, counts[index]), waiting)));
-            waiting = after[index];
+        let mut opening = first_opening[slot];
+        while opening != NONE {
+            let index = opening as usize;
+            eligible.push(Reverse((opening_slot(slots_taken[index] + 1, counts[index]), opening)));
+            opening = next_opening[index];
         }
         // Never empty, by the argument above; otherwise the round would be a slot shorter.
-        let Some(Reverse((_, member))) = open.pop() else { continue };
-        round.push(member);
+        let Some(Reverse((_, member))) = eligible.pop() else { continue };
+        schedule.push(member);
         let index = member as usize;
-        taken[index] += 1;
+        slots_taken[index] += 1;
         // Past the round after the member's last slot.
-        if let Some(first) = opens.get_mut(edge(taken[index], counts[index])) {
-            after[index] = mem::replace(first, member);
+        if let Some(head) = first_opening.get_mut(opening_slot(slots_taken[index], counts[index])) {
+            next_opening[index] = mem::replace(head, member);
         }
     }
-    round
+    schedule
 }
 
 /// The end of a list of members.
@@ -118,18 +121,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn letters(counts: &[u32]) -> alloc::string::String {
+    fn schedule_letters(counts: &[u32]) -> alloc::string::String {
         spread(counts).iter().map(|index| char::from(b'a' + *index as u8)).collect()
     }
 
     #[test]
     fn rounds_one_can_check_by_eye() {
-        assert_eq!(letters(&[1, 1, 1]), "abc");
-        assert_eq!(letters(&[2, 1]), "aba");
-        assert_eq!(letters(&[5, 1, 1]), "abaacaa");
-        assert_eq!(letters(&[4, 4, 2]), "abcababcab");
-        assert_eq!(letters(&[1, 0, 3]), "cacc");
-        assert_eq!(letters(&[]), "");
+        assert_eq!(schedule_letters(&[1, 1, 1]), "abc");
+        assert_eq!(schedule_letters(&[2, 1]), "aba");
+        assert_eq!(schedule_letters(&[5, 1, 1]), "abaacaa");
+        assert_eq!(schedule_letters(&[4, 4, 2]), "abcababcab");
+        assert_eq!(schedule_letters(&[1, 0, 3]), "cacc");
+        assert_eq!(schedule_letters(&[]), "");
     }
 
     #[test]
@@ -160,8 +163,8 @@ mod tests {
 
     #[test]
     fn a_round_has_a_bounded_length() {
-        let many: Vec<f64> = (1..=10_000).map(|index| libm::sqrt(f64::from(index)) + 1e-3).collect();
-        let len = counts(&many).iter().sum::<u32>() as usize;
+        let weights: Vec<f64> = (1..=10_000).map(|index| libm::sqrt(f64::from(index)) + 1e-3).collect();
+        let len = counts(&weights).iter().sum::<u32>() as usize;
         assert!((30_000..=60_000).contains(&len), "{len} slots");
         assert_eq!(counts(&[1.0, 1e9]), [1, 2_048]);
         assert_eq!(counts(&[f64::MIN_POSITIVE, f64::MAX]), [0, 2_048]);
@@ -174,15 +177,15 @@ mod tests {
         /// Checks that each member is less than one slot off its share at every point of the round.
         #[test]
         fn no_member_is_ever_a_whole_slot_ahead_or_behind(counts in prop::collection::vec(1_u32..60, 1..40)) {
-            let round = spread(&counts);
+            let schedule = spread(&counts);
             let len = counts.iter().sum::<u32>() as usize;
-            prop_assert_eq!(round.len(), len);
-            let mut had = vec![0_usize; counts.len()];
-            for (slot, member) in round.iter().enumerate() {
-                had[*member as usize] += 1;
-                for (had, count) in had.iter().zip(&counts) {
-                    let ahead = (had * len) as i64 - ((slot + 1) * *count as usize) as i64;
-                    prop_assert!(ahead.abs() < len as i64, "{} slots in: {:?}", slot + 1, round);
+            prop_assert_eq!(schedule.len(), len);
+            let mut slots_had = vec![0_usize; counts.len()];
+            for (slot, member) in schedule.iter().enumerate() {
+                slots_had[*member as usize] += 1;
+                for (taken, count) in slots_had.iter().zip(&counts) {
+                    let lead = (taken * len) as i64 - ((slot + 1) * *count as usize) as i64;
+                    prop_assert!(lead.abs() < len as i64, "{} slots in: {:?}", slot + 1, schedule);
                 }
             }
         }

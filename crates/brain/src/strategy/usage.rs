@@ -15,29 +15,34 @@ use crate::{Member, UsageReport};
 
 /// Returns the weight of each member: by report, or else the configured one, with slow start in either case.
 pub(super) fn weights(members: &[Member], penalty: f64) -> Vec<f64> {
-    let said: Vec<Option<f64>> = members.iter().map(|one| weight(one.usage.as_ref()?, penalty)).collect();
-    let mut known: Vec<f64> = said.iter().filter_map(|weight| *weight).collect();
-    if known.len() < 2 {
+    let reported_weights: Vec<Option<f64>> =
+        members.iter().map(|member| weight(member.usage.as_ref()?, penalty)).collect();
+    let mut known_weights: Vec<f64> = reported_weights.iter().filter_map(|weight| *weight).collect();
+    if known_weights.len() < 2 {
         return members.iter().map(|member| member.weight).collect();
     }
-    known.sort_by(f64::total_cmp);
-    let median = known[known.len() / 2];
-    let bounded = |weight: f64| weight.clamp(median / MOST_TIMES, median * MOST_TIMES);
-    let mean = known.iter().map(|weight| bounded(*weight) / known.len() as f64).sum();
-    let part = |member: &Member| member.weight / member.capacity;
-    members.iter().zip(said).map(|(member, said)| said.map_or(mean, bounded) * part(member)).collect()
+    known_weights.sort_by(f64::total_cmp);
+    let median = known_weights[known_weights.len() / 2];
+    let bounded_weight = |weight: f64| weight.clamp(median / MAX_MEDIAN_RATIO, median * MAX_MEDIAN_RATIO);
+    let mean = known_weights.iter().map(|weight| bounded_weight(*weight) / known_weights.len() as f64).sum();
+    let slow_start_share = |member: &Member| member.weight / member.capacity;
+    members
+        .iter()
+        .zip(reported_weights)
+        .map(|(member, reported)| reported.map_or(mean, bounded_weight) * slow_start_share(member))
+        .collect()
 }
 
 /// Returns the requests a second that it could complete; `None` if nothing was done or used, which is no
 /// information.
 fn weight(usage: &UsageReport, penalty: f64) -> Option<f64> {
-    let failed = usage.eps / usage.rps * penalty;
-    let weight = usage.rps / (usage.utilization + failed);
+    let failure_cost = usage.eps / usage.rps * penalty;
+    let weight = usage.rps / (usage.utilization + failure_cost);
     (usage.rps > 0.0 && usage.utilization > 0.0 && weight.is_normal()).then_some(weight)
 }
 
 /// The maximum factor between a weight and the median.
-const MOST_TIMES: f64 = 10.0;
+const MAX_MEDIAN_RATIO: f64 = 10.0;
 
 #[cfg(test)]
 mod tests {
@@ -55,10 +60,10 @@ mod tests {
         assert_eq!(weight(&usage(100.0, 0.5, 50.0), 1.0), Some(100.0), "failures count as use");
         assert_eq!(weight(&usage(100.0, 0.5, 50.0), 0.0), Some(200.0));
         assert_eq!(weight(&usage(100.0, 1.5, 50.0), 3.0), Some(100.0 / 3.0));
-        for nothing in
+        for unusable in
             [usage(0.0, 0.5, 0.0), usage(0.0, 0.0, 0.0), usage(9.0, 0.0, 0.0), usage(0.0, 1.0, 5.0)]
         {
-            assert_eq!(weight(&nothing, 1.0), None, "{nothing:?}");
+            assert_eq!(weight(&unusable, 1.0), None, "{unusable:?}");
         }
         assert_eq!(weight(&usage(1e308, 1e-308, 0.0), 1.0), None);
     }

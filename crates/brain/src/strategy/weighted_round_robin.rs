@@ -42,20 +42,20 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..DEFAULTS
 };
 
-fn prepare(members: &[Member], knobs: &StrategyParams) -> StrategyTable {
-    schedule::from_weights(&usage::weights(members, knobs.at(0)))
+fn prepare(members: &[Member], params: &StrategyParams) -> StrategyTable {
+    schedule::from_weights(&usage::weights(members, params.at(0)))
 }
 
-fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
-    schedule::member_at(plan, ask.turn)
+fn choose(plan: &Plan, _: &mut PickerState, request: &PickRequest) -> usize {
+    schedule::member_at(plan, request.turn)
 }
 
 fn explain(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
     let weights = usage::weights(plan.members(), plan.params().at(0));
-    let all: f64 = weights.iter().sum();
-    let place = plan.members().iter().position(|one| one.id == member.id);
-    let share = place.and_then(|place| weights.get(place)).map(|weight| ("share", weight / all));
-    let said =
+    let total_weight: f64 = weights.iter().sum();
+    let index = plan.members().iter().position(|other| other.id == member.id);
+    let share = index.and_then(|index| weights.get(index)).map(|weight| ("share", weight / total_weight));
+    let reported =
         member.usage.map(|usage| [("requests_per_second", usage.rps), ("utilization", usage.utilization)]);
-    share.into_iter().chain(said.into_iter().flatten()).collect()
+    share.into_iter().chain(reported.into_iter().flatten()).collect()
 }

@@ -63,16 +63,16 @@ impl<T> WaitQueues<T> {
     pub fn enter(
         &mut self,
         urgency: Urgency,
-        who: T,
-        pace: DrainRate,
+        waker: T,
+        drain_rate: DrainRate,
         since: Time,
         now: Time,
     ) -> Option<WaitTicket> {
         self.queues.entry(urgency).or_default();
         // The rate of free places is the same for all.
-        self.queues.values_mut().for_each(|queue| queue.set_drain_rate(pace));
-        self.compare();
-        let ticket = self.queues.get_mut(&urgency)?.enter(who, pace, since, now)?;
+        self.queues.values_mut().for_each(|queue| queue.set_drain_rate(drain_rate));
+        self.update_ahead();
+        let ticket = self.queues.get_mut(&urgency)?.enter(waker, drain_rate, since, now)?;
         Some(WaitTicket { urgency, ..ticket })
     }
 
@@ -95,7 +95,7 @@ impl<T> WaitQueues<T> {
     /// Removes and returns the next request whose wait is over, to be woken for that. Call it until there is
     /// none.
     pub fn expire_next(&mut self, now: Time) -> Option<T> {
-        self.compare();
+        self.update_ahead();
         self.queues.values_mut().find_map(|queue| queue.expire_next(now))
     }
 
@@ -107,9 +107,10 @@ impl<T> WaitQueues<T> {
     /// Returns the urgency of the most urgent waiting request; `None` if none waits, or if all requests that
     /// ever found no room had the default urgency.
     pub fn first(&self) -> Option<Urgency> {
-        let told_apart = self.queues.len() > 1 || !self.queues.contains_key(&Urgency::default());
-        let waits = |(urgency, queue): (&Urgency, &WaitQueue<T>)| (!queue.is_empty()).then_some(*urgency);
-        if told_apart { self.queues.iter().find_map(waits) } else { None }
+        let has_several = self.queues.len() > 1 || !self.queues.contains_key(&Urgency::default());
+        let first_waiting =
+            |(urgency, queue): (&Urgency, &WaitQueue<T>)| (!queue.is_empty()).then_some(*urgency);
+        if has_several { self.queues.iter().find_map(first_waiting) } else { None }
     }
 
     /// Returns the number of waiting requests.
@@ -131,12 +132,12 @@ impl<T> WaitQueues<T> {
     /// long as a request takes. The known state of members may then be outdated: one request is to ignore the
     /// learnt limits ([`PickRequest::ignores_learnt_limits`](crate::PickRequest::ignores_learnt_limits)).
     pub fn is_starved(&self, now: Time) -> bool {
-        let mut waits = self.queues.values().filter(|queue| !queue.is_empty()).peekable();
-        waits.peek().is_some() && waits.all(|queue| queue.is_starved(now))
+        let mut waiting_queues = self.queues.values().filter(|queue| !queue.is_empty()).peekable();
+        waiting_queues.peek().is_some() && waiting_queues.all(|queue| queue.is_starved(now))
     }
 
     /// Sets in each queue the number of requests that go before all of it.
-    fn compare(&mut self) {
+    fn update_ahead(&mut self) {
         let mut ahead = 0;
         for queue in self.queues.values_mut() {
             queue.ahead = ahead;

@@ -126,11 +126,15 @@ fn balancers_are_told_who_is_drawn() {
     let mut one = daemon(0, 3);
     one.handle(millis(900), address(2), report(2, 9, NodeState::Draining, 4.0));
     let look = |one: &mut LotteryNode, now: Time, part: u16| {
-        one.handle(now, address(77), LotteryMessage::Look(CandidateQuery { id: 5, service: SERVICE, part }));
+        one.handle(
+            now,
+            address(77),
+            LotteryMessage::CandidateQuery(CandidateQuery { id: 5, service: SERVICE, part }),
+        );
         sent(one)
     };
     let answers = look(&mut one, millis(901), 0);
-    let [(MessageTarget::Address(to), LotteryMessage::Drum(drum))] = &answers[..] else {
+    let [(MessageTarget::Address(to), LotteryMessage::CandidateSet(drum))] = &answers[..] else {
         panic!("{answers:?}")
     };
     let CandidateSet { id, service, part, parts, candidates: places } = drum;
@@ -142,7 +146,7 @@ fn balancers_are_told_who_is_drawn() {
     assert!(look(&mut one, millis(902), 1).is_empty(), "there is no such part");
     // The second sent nothing for three reports.
     let answers = look(&mut one, millis(1_600), 0);
-    let [(_, LotteryMessage::Drum(drum))] = &answers[..] else { panic!("{answers:?}") };
+    let [(_, LotteryMessage::CandidateSet(drum))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!(drum.candidates.iter().map(|place| place.weight > 0).collect::<Vec<_>>(), [true, false]);
     let config = NodeConfig::new(9, 1, address(9), vec![], SipHashKey::new([3; 16]));
     let mut new = LotteryNode::new(config, Time(0));
@@ -158,10 +162,10 @@ fn a_large_drum_is_told_part_by_part() {
         one.handle(
             millis(701),
             address(77),
-            LotteryMessage::Look(CandidateQuery { id, service: SERVICE, part }),
+            LotteryMessage::CandidateQuery(CandidateQuery { id, service: SERVICE, part }),
         );
         let answers = sent(&mut one);
-        let [(_, LotteryMessage::Drum(drum))] = &answers[..] else { panic!("{answers:?}") };
+        let [(_, LotteryMessage::CandidateSet(drum))] = &answers[..] else { panic!("{answers:?}") };
         assert_eq!((drum.id, drum.part), (id, part));
         assert!(
             drum.candidates.iter().map(CandidateEntry::encoded_size).sum::<usize>() <= MAX_CANDIDATE_BYTES

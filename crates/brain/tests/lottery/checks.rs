@@ -75,11 +75,13 @@ impl Checks {
                 assert!(bytes <= MAX_TABLE_PART_BYTES && table.part < table.parts);
             }
             LotteryMessage::Fetch(_) => {}
-            LotteryMessage::Drum(drum) => {
+            LotteryMessage::CandidateSet(drum) => {
                 let bytes: usize = drum.candidates.iter().map(CandidateEntry::encoded_size).sum();
                 assert!(bytes <= MAX_CANDIDATE_BYTES && drum.part < drum.parts);
             }
-            LotteryMessage::Request(_) | LotteryMessage::Look(_) => panic!("a daemon asks for nothing"),
+            LotteryMessage::Request(_) | LotteryMessage::CandidateQuery(_) => {
+                panic!("a daemon asks for nothing")
+            }
         }
     }
 

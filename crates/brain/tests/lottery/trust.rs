@@ -149,7 +149,7 @@ fn who_asks_with_a_key_for_clients_is_answered_by_that() {
     let from = client(7);
     let back = MessageTarget::KeyedClient(from, 9);
     let fetch = LotteryMessage::Fetch(TableFetch { id: 5, generation: 0, part: 0 });
-    let look = LotteryMessage::Look(CandidateQuery { id: 6, service: SERVICE, part: 0 });
+    let look = LotteryMessage::CandidateQuery(CandidateQuery { id: 6, service: SERVICE, part: 0 });
     for asks in [LotteryMessage::Request(request(4, AnswerMode::Referral)), fetch, look] {
         for (key, to) in [(Some(9), back), (None, MessageTarget::Address(from))] {
             one.handle_with_key(millis(701), from, key, asks.clone());

@@ -57,15 +57,14 @@ impl GroupMemberArgs {
     /// # Errors
     /// Fails if the name of the group or the member is invalid.
     pub(super) fn path(&self) -> Result<String, CliError> {
-        let wrong = |what: String| CliError::new(CliExitCode::Usage, what);
-        let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if self.group.is_empty() || !self.group.bytes().all(known) {
-            return Err(wrong(format!("{} is not the name of a group", sanitize(&self.group))));
+        let usage_error = |message: String| CliError::new(CliExitCode::Usage, message);
+        let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if self.group.is_empty() || !self.group.bytes().all(is_name_byte) {
+            return Err(usage_error(format!("{} is not the name of a group", sanitize(&self.group))));
         }
-        let member: MemberAddress = self
-            .member
-            .parse()
-            .map_err(|why| wrong(format!("{} is not a member: it {why}", sanitize(&self.member))))?;
+        let member: MemberAddress = self.member.parse().map_err(|error| {
+            usage_error(format!("{} is not a member: it {error}", sanitize(&self.member)))
+        })?;
         Ok(format!("/v1/groups/{}/members/{member}", self.group))
     }
 }
@@ -75,10 +74,10 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     let body = json!({"capacity": capacity, "max_connections": max_connections});
     let path = target.path()?;
     control::run_each(&target.at, globals, |balancer, _| {
-        let said = balancer.put(&path, &body)?;
-        let name = sanitize(said["member"].as_str().unwrap_or_default());
+        let response = balancer.put(&path, &body)?;
+        let name = sanitize(response["member"].as_str().unwrap_or_default());
         Ok(CommandOutput::from_action(
-            said,
+            response,
             format!("{name}: a member of group {}\n", sanitize(&target.group)),
         ))
     })

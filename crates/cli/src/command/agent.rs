@@ -164,12 +164,12 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
         .max_blocking_threads(4)
         .build()
         .map_err(|error| CliError::failed(format_args!("cannot start: {error}")))?;
-    let done = runtime.block_on(async {
+    let result = runtime.block_on(async {
         if args.once { measure_once(args, globals).await } else { run_until_stopped(args, globals).await }
     });
     // A running look-up of a name must not keep the process from ending.
     runtime.shutdown_background();
-    done
+    result
 }
 
 /// Prints the current numbers.
@@ -188,16 +188,17 @@ async fn run_until_stopped(args: &Args, globals: &GlobalArgs) -> Result<ExitCode
     let (Ok(mut term), Ok(mut int)) = signals else {
         return Err(CliError::failed("cannot take signals"));
     };
-    let start = |places| SideCar::start(places, args.refuse, args.shed_idle);
+    let start = |addresses| SideCar::start(addresses, args.refuse, args.shed_idle);
     let mut config = config(args);
     let mut references = None;
     let side_car = match &args.iiop {
-        Some(stand) => {
-            let said = reference_options(args, stand);
-            let side_car = start(vec![SideCarAddresses::iiop(stand.listen, said.server_address()?)])?;
-            let listen = side_car.bound_addresses().first().copied().unwrap_or(stand.listen);
-            let known = references.insert(SideCarReferences::new(said, listen));
-            config.member = Some(known.member_name());
+        Some(iiop_addresses) => {
+            let options = reference_options(args, iiop_addresses);
+            let side_car =
+                start(vec![SideCarAddresses::iiop(iiop_addresses.listen, options.server_address()?)])?;
+            let listen = side_car.bound_addresses().first().copied().unwrap_or(iiop_addresses.listen);
+            let inserted = references.insert(SideCarReferences::new(options, listen));
+            config.member = Some(inserted.member_name());
             Some(side_car)
         }
         None if args.side_car.is_empty() => None,
@@ -234,18 +235,18 @@ async fn run_until_stopped(args: &Args, globals: &GlobalArgs) -> Result<ExitCode
     notify_systemd(&[NotifyState::Ready]);
     let registrar = agent.registrar();
     let Some(side_car) = side_car else {
-        let told = async {
+        let shutdown = async {
             wait_for_stop(&mut term, &mut int).await;
             leave_groups(registrar.as_ref(), &mut term, &mut int).await;
         };
-        agent.run(told).await;
+        agent.run(shutdown).await;
         notify_systemd(&[NotifyState::Stopping]);
         return Ok(ExitCode::SUCCESS);
     };
-    let telling = side_car.report_load(&agent);
-    let carried = async {
+    let load_reports = side_car.report_load(&agent);
+    let shutdown = async {
         tokio::select! {
-            never = telling => match never {},
+            never = load_reports => match never {},
             never = follow_references(references, &side_car) => match never {},
             () = wait_for_stop(&mut term, &mut int) => {}
         }
@@ -253,13 +254,13 @@ async fn run_until_stopped(args: &Args, globals: &GlobalArgs) -> Result<ExitCode
         leave_groups(registrar.as_ref(), &mut term, &mut int).await;
         // The reports go on meanwhile; a second signal ends the agent at once.
         tokio::select! {
-            cut = side_car.stop() => cut,
+            aborted = side_car.stop() => aborted,
             () = wait_for_stop(&mut term, &mut int) => 1,
         }
     };
-    let mut cut = 0;
-    agent.run(async { cut = carried.await }).await;
-    if cut > 0 {
+    let mut aborted_connections = 0;
+    agent.run(async { aborted_connections = shutdown.await }).await;
+    if aborted_connections > 0 {
         tracing::warn!("not all connections had ended");
     }
     Ok(ExitCode::SUCCESS)
@@ -283,9 +284,9 @@ async fn follow_references(references: Option<SideCarReferences>, side_car: &Sid
     }
 }
 
-fn reference_options(args: &Args, stand: &IiopAddresses) -> ReferenceOptions {
+fn reference_options(args: &Args, iiop_addresses: &IiopAddresses) -> ReferenceOptions {
     ReferenceOptions {
-        addresses: stand.clone(),
+        addresses: iiop_addresses.clone(),
         server_reference: args.server_ior.clone(),
         output_file: args.ior_file.clone(),
         group_reference: args.group_ior.clone(),
@@ -321,9 +322,9 @@ fn registration(args: &Args) -> Option<Registration> {
 
 /// Returns the failure of an error: an address in use is a failure at run time, all others are usage errors.
 fn startup_failure(error: AgentError) -> CliError {
-    let exit =
+    let exit_code =
         if matches!(error, AgentError::Listen { .. }) { CliExitCode::Failed } else { CliExitCode::Usage };
-    CliError::new(exit, error)
+    CliError::new(exit_code, error)
 }
 
 async fn wait_for_stop(term: &mut Signal, int: &mut Signal) {
@@ -335,45 +336,45 @@ async fn wait_for_stop(term: &mut Signal, int: &mut Signal) {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = units::parse_duration(text)?;
-    let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval);
-    if fits { Ok(interval) } else { Err("expected 100ms to 1h".to_owned()) }
+    let is_in_range = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval);
+    if is_in_range { Ok(interval) } else { Err("expected 100ms to 1h".to_owned()) }
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {
     let ttl = units::parse_duration(text)?;
-    let fits = (Duration::from_secs(2)..=Duration::from_secs(3600)).contains(&ttl);
-    if fits { Ok(ttl) } else { Err("expected 2s to 1h".to_owned()) }
+    let is_in_range = (Duration::from_secs(2)..=Duration::from_secs(3600)).contains(&ttl);
+    if is_in_range { Ok(ttl) } else { Err("expected 2s to 1h".to_owned()) }
 }
 
 fn quiet(text: &str) -> Result<Duration, String> {
-    let quiet = units::parse_duration(text)?;
-    if quiet >= Duration::from_millis(10) { Ok(quiet) } else { Err("expected 10ms or more".to_owned()) }
+    let idle = units::parse_duration(text)?;
+    if idle >= Duration::from_millis(10) { Ok(idle) } else { Err("expected 10ms or more".to_owned()) }
 }
 
 fn render(snapshot: &ValueSnapshot, color: bool) -> String {
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("NAME"),
-        TableCell::number("VALUE").tone(TextStyle::Strong),
+        TableCell::number("VALUE").style(TextStyle::Strong),
         heading("SOURCE"),
         heading("AGE"),
     ]];
     rows.extend(snapshot.values.iter().map(|value| {
         vec![
             TableCell::text(&value.name),
-            TableCell::number(digits(value.value)),
-            TableCell::text(value.source.name()).tone(TextStyle::Faint),
-            TableCell::text(&format!("{:.1}s", value.age.as_secs_f64())).tone(TextStyle::Faint),
+            TableCell::number(format_number(value.value)),
+            TableCell::text(value.source.name()).style(TextStyle::Faint),
+            TableCell::text(&format!("{:.1}s", value.age.as_secs_f64())).style(TextStyle::Faint),
         ]
     }));
     let mut out = table(&rows, color);
     if !snapshot.unread.is_empty() {
         let mut rows = vec![vec![heading("NOT READ"), heading("WHAT"), heading("WHY")]];
-        rows.extend(snapshot.unread.iter().map(|unread| {
+        rows.extend(snapshot.unread.iter().map(|source| {
             vec![
-                TableCell::text(unread.sensor),
-                TableCell::text(&unread.what),
-                TableCell::text(&unread.why).tone(TextStyle::Fair),
+                TableCell::text(source.sensor),
+                TableCell::text(&source.what),
+                TableCell::text(&source.why).style(TextStyle::Fair),
             ]
         }));
         out.push('\n');
@@ -383,7 +384,7 @@ fn render(snapshot: &ValueSnapshot, color: bool) -> String {
 }
 
 /// Returns a number with three decimals at most.
-fn digits(value: f64) -> String {
+fn format_number(value: f64) -> String {
     let text = format!("{value:.3}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
@@ -430,7 +431,7 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let said = [0.0, 1.0, 0.12345, 100.0, 1234.5, 1e9].map(digits);
-        assert_eq!(said, ["0", "1", "0.123", "100", "1234.5", "1000000000"]);
+        let formatted = [0.0, 1.0, 0.12345, 100.0, 1234.5, 1e9].map(format_number);
+        assert_eq!(formatted, ["0", "1", "0.123", "100", "1234.5", "1000000000"]);
     }
 }

@@ -19,12 +19,12 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     control::run_each(&args.at, globals, |balancer, _| {
         let (json, status) = balancer.status()?;
-        Ok(CommandOutput::from_view(of_listeners(&json), render(&status, globals.stdout_has_color())))
+        Ok(CommandOutput::from_view(listeners_json(&json), render(&status, globals.stdout_has_color())))
     })
 }
 
 /// Returns the bindings in a balancer's status.
-fn of_listeners(status: &Value) -> Value {
+fn listeners_json(status: &Value) -> Value {
     let listeners = status["listeners"].as_array().into_iter().flatten().map(|listener| {
         let keys = ["address", "protocol", "group", "binding", "bindings"];
         keys.map(|key| (key.to_owned(), listener[key].clone())).into_iter().collect()
@@ -33,8 +33,8 @@ fn of_listeners(status: &Value) -> Value {
 }
 
 fn render(status: &StatusReport, color: bool) -> String {
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
-    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).style(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("LISTENER"),
         heading("PROTOCOL"),
@@ -45,29 +45,30 @@ fn render(status: &StatusReport, color: bool) -> String {
         number("MOVED"),
     ]];
     for listener in &status.listeners {
-        let row = |listener: &ListenerStatus, member: TableCell, bound: TableCell, moved: TableCell| {
-            vec![
-                TableCell::text(&listener.address),
-                TableCell::text(&listener.protocol),
-                TableCell::text(&listener.binding),
-                TableCell::text(&listener.group),
-                member,
-                bound,
-                moved,
-            ]
-        };
+        let row =
+            |listener: &ListenerStatus, member: TableCell, bound_cell: TableCell, moved_cell: TableCell| {
+                vec![
+                    TableCell::text(&listener.address),
+                    TableCell::text(&listener.protocol),
+                    TableCell::text(&listener.binding),
+                    TableCell::text(&listener.group),
+                    member,
+                    bound_cell,
+                    moved_cell,
+                ]
+            };
         if listener.bindings.is_empty() {
-            let none = || TableCell::number("-");
-            rows.push(row(listener, TableCell::text("-"), none(), none()));
+            let dash = || TableCell::number("-");
+            rows.push(row(listener, TableCell::text("-"), dash(), dash()));
         }
         for binding in &listener.bindings {
-            let moved = TableCell::number(binding.moved);
-            let moved = if binding.moved > 0 { moved.tone(TextStyle::Fair) } else { moved };
+            let moved_cell = TableCell::number(binding.moved);
+            let moved_cell = if binding.moved > 0 { moved_cell.style(TextStyle::Fair) } else { moved_cell };
             rows.push(row(
                 listener,
                 TableCell::text(&binding.member),
                 TableCell::number(binding.bound),
-                moved,
+                moved_cell,
             ));
         }
     }
@@ -89,8 +90,9 @@ mod tests {
             bindings,
             ..ListenerStatus::default()
         };
-        let of = |member: &str, bound, moved| BindingStatus { member: member.into(), bound, moved };
-        let bindings = vec![of("10.0.0.1:80", 12, 345), of("10.0.0.2:80", 250, 0)];
+        let binding_status =
+            |member: &str, bound, moved| BindingStatus { member: member.into(), bound, moved };
+        let bindings = vec![binding_status("10.0.0.1:80", 12, 345), binding_status("10.0.0.2:80", 250, 0)];
         let listeners = vec![
             listener("0.0.0.0:80", "on_demand", bindings),
             listener("0.0.0.0:81", "per_request", Vec::new()),
@@ -110,7 +112,7 @@ mod tests {
 
     #[test]
     fn json_tells_of_bindings_only() {
-        let json = of_listeners(&serde_json::to_value(status()).unwrap());
+        let json = listeners_json(&serde_json::to_value(status()).unwrap());
         assert_eq!(json["schema"], 1);
         assert_eq!(
             json["listeners"][0]["bindings"][0],

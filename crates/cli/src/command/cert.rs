@@ -127,17 +127,18 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
 }
 
 fn init(args: &CertInitArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    if let Err(why) = plimsoll_admin::trust_domain(&args.trust_domain) {
-        return Err(usage(format_args!("--trust-domain {} {why}", sanitize(&args.trust_domain))));
+    if let Err(error) = plimsoll_admin::trust_domain(&args.trust_domain) {
+        return Err(usage_error(format_args!("--trust-domain {} {error}", sanitize(&args.trust_domain))));
     }
     let dir = &args.folder.dir;
-    let made =
-        CertificateAuthority::create(dir, &args.trust_domain, now(), days(args.days)).map_err(usage)?;
+    let root = CertificateAuthority::create(dir, &args.trust_domain, now(), days_duration(args.days))
+        .map_err(usage_error)?;
     let ca = dir.join("ca.pem");
-    let said = json!({"trust_domain": args.trust_domain, "ca": ca, "not_after": unix(made.expires_at)});
+    let summary =
+        json!({"trust_domain": args.trust_domain, "ca": ca, "not_after": unix_seconds(root.expires_at)});
     print_result(
         globals,
-        &said,
+        &summary,
         &format!(
             "{}: the authority of {}: give it to all hosts and clients\n{}: its key: keep it here\n",
             ca.display(),
@@ -148,44 +149,52 @@ fn init(args: &CertInitArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError>
 }
 
 fn issue(args: &CertIssueArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let authority = CertificateAuthority::open(&args.folder.dir).map_err(usage)?;
-    let whole = format!("spiffe://{}/", authority.trust_domain());
-    let path = args.path.strip_prefix(&whole).unwrap_or(&args.path).trim_start_matches('/');
-    let id = format!("{whole}{path}");
-    plimsoll_admin::spiffe_id(&id).map_err(|why| usage(format_args!("{} {why}", sanitize(&id))))?;
-    let names = args.server.iter().map(|name| named(name)).collect::<Result<Vec<_>, _>>()?;
+    let authority = CertificateAuthority::open(&args.folder.dir).map_err(usage_error)?;
+    let id_prefix = format!("spiffe://{}/", authority.trust_domain());
+    let path = args.path.strip_prefix(&id_prefix).unwrap_or(&args.path).trim_start_matches('/');
+    let id = format!("{id_prefix}{path}");
+    plimsoll_admin::spiffe_id(&id).map_err(|error| usage_error(format_args!("{} {error}", sanitize(&id))))?;
+    let names = args.server.iter().map(|name| parse_subject_name(name)).collect::<Result<Vec<_>, _>>()?;
     let name = args.name.as_deref().unwrap_or_else(|| path.rsplit('/').next().unwrap_or(path));
     if name.contains('/') || name.starts_with('.') {
-        return Err(usage(format_args!("--name {}: give the name of a file", sanitize(name))));
+        return Err(usage_error(format_args!("--name {}: give the name of a file", sanitize(name))));
     }
     // The path must not become ./NAME.pem.
     let out = if args.out == Path::new(".") { Path::new("") } else { &args.out };
     let (file, key) = (out.join(format!("{name}.pem")), out.join(format!("{name}.key")));
     check_replaceable(&file, &key, &id)?;
-    let issued = authority.issue(&id, &names, now(), days(args.days)).map_err(CliError::failed)?;
+    let issued = authority.issue(&id, &names, now(), days_duration(args.days)).map_err(CliError::failed)?;
     std::fs::create_dir_all(&args.out)
         .and_then(|()| pem::write_private(&key, &issued.key))
         .and_then(|()| pem::write(&file, &issued.chain))
         .map_err(|error| CliError::failed(format_args!("cannot write {}: {error}", args.out.display())))?;
-    let said = json!({"id": id, "certificate": file, "key": key, "not_after": unix(issued.expires_at)});
+    let summary =
+        json!({"id": id, "certificate": file, "key": key, "not_after": unix_seconds(issued.expires_at)});
     print_result(
         globals,
-        &said,
-        &format!("{}: {id}, until {}\n{}: its key\n", file.display(), date(issued.expires_at), key.display()),
+        &summary,
+        &format!(
+            "{}: {id}, until {}\n{}: its key\n",
+            file.display(),
+            format_date(issued.expires_at),
+            key.display()
+        ),
     )
 }
 
 /// Checks that a certificate may be written: an existing one may be replaced only by a newer one of the same
 /// id.
 fn check_replaceable(file: &Path, key: &Path, id: &str) -> Result<(), CliError> {
-    let there = match std::fs::read(file) {
-        Ok(bytes) => ParsedCertificate::parse_all(&bytes).ok().and_then(|found| found.into_iter().next()),
+    let existing = match std::fs::read(file) {
+        Ok(bytes) => {
+            ParsedCertificate::parse_all(&bytes).ok().and_then(|certificates| certificates.into_iter().next())
+        }
         Err(_) if key.exists() => None,
         Err(_) => return Ok(()),
     };
-    match there.and_then(|there| there.id) {
-        Some(found) if found == id => Ok(()),
-        _ => Err(usage(format_args!(
+    match existing.and_then(|certificate| certificate.id) {
+        Some(existing_id) if existing_id == id => Ok(()),
+        _ => Err(usage_error(format_args!(
             "{} or {} is there, and not a certificate of {id}: give --out or --name",
             file.display(),
             key.display()
@@ -194,22 +203,22 @@ fn check_replaceable(file: &Path, key: &Path, id: &str) -> Result<(), CliError> 
 }
 
 fn rotate(args: &CertRotateArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let authority = CertificateAuthority::open(&args.folder.dir).map_err(usage)?;
+    let authority = CertificateAuthority::open(&args.folder.dir).map_err(usage_error)?;
     let ca = args.folder.dir.join("ca.pem");
     if args.finish {
-        let gone = authority.finish_rotation().map_err(usage)?;
-        let said = json!({"ca": ca, "retired": gone});
+        let retired = authority.finish_rotation().map_err(usage_error)?;
+        let summary = json!({"ca": ca, "retired": retired});
         return print_result(
             globals,
-            &said,
-            &format!("{}: {gone} retired: give it to all hosts and clients\n", ca.display()),
+            &summary,
+            &format!("{}: {retired} retired: give it to all hosts and clients\n", ca.display()),
         );
     }
-    let made = authority.rotate(now(), days(args.days)).map_err(usage)?;
-    let said = json!({"ca": ca, "not_after": unix(made.expires_at)});
+    let root = authority.rotate(now(), days_duration(args.days)).map_err(usage_error)?;
+    let summary = json!({"ca": ca, "not_after": unix_seconds(root.expires_at)});
     print_result(
         globals,
-        &said,
+        &summary,
         &format!(
             "{}: has the new authority and the old one: give it to all, issue all certificates anew, then \
          rotate \
@@ -222,28 +231,29 @@ fn rotate(args: &CertRotateArgs, globals: &GlobalArgs) -> Result<ExitCode, CliEr
 fn show(args: &CertShowArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let files = if args.files.is_empty() { vec![args.folder.dir.join("ca.pem")] } else { args.files.clone() };
     let now = now();
-    let (mut rows, mut list, mut well) = (Vec::new(), Vec::new(), true);
+    let (mut rows, mut descriptions, mut all_valid) = (Vec::new(), Vec::new(), true);
     for file in &files {
         let bytes = std::fs::read(file)
-            .map_err(|error| usage(format_args!("cannot read {}: {error}", file.display())))?;
-        let found = ParsedCertificate::parse_all(&bytes)
-            .map_err(|why| usage(format_args!("{}: {why}", file.display())))?;
-        for certificate in found {
-            well &= certificate.state(now) == "valid";
-            list.push(described(file, &certificate, now));
-            rows.push(row(file, &certificate, now));
+            .map_err(|error| usage_error(format_args!("cannot read {}: {error}", file.display())))?;
+        let certificates = ParsedCertificate::parse_all(&bytes)
+            .map_err(|error| usage_error(format_args!("{}: {error}", file.display())))?;
+        for certificate in certificates {
+            all_valid &= certificate.state(now) == "valid";
+            descriptions.push(certificate_json(file, &certificate, now));
+            rows.push(certificate_row(file, &certificate, now));
         }
     }
-    globals.print_result(&list, || {
-        let heading = |text: &&str| TableCell::text(text).tone(TextStyle::Strong);
-        let mut all = vec![["FILE", "ID", "NAMES", "UNTIL", "STATE", "ISSUER"].iter().map(heading).collect()];
-        all.extend(rows);
-        table(&all, globals.stdout_has_color())
+    globals.print_result(&descriptions, || {
+        let heading = |text: &&str| TableCell::text(text).style(TextStyle::Strong);
+        let mut table_rows =
+            vec![["FILE", "ID", "NAMES", "UNTIL", "STATE", "ISSUER"].iter().map(heading).collect()];
+        table_rows.extend(rows);
+        table(&table_rows, globals.stdout_has_color())
     })?;
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn described(file: &Path, certificate: &ParsedCertificate, now: OffsetDateTime) -> Value {
+fn certificate_json(file: &Path, certificate: &ParsedCertificate, now: OffsetDateTime) -> Value {
     json!({
         "file": file,
         "id": certificate.id,
@@ -252,45 +262,48 @@ fn described(file: &Path, certificate: &ParsedCertificate, now: OffsetDateTime) 
         "issuer": certificate.issuer,
         "serial": certificate.serial,
         "authority": certificate.is_authority,
-        "not_before": unix(certificate.not_before),
-        "not_after": unix(certificate.not_after),
+        "not_before": unix_seconds(certificate.not_before),
+        "not_after": unix_seconds(certificate.not_after),
         "state": certificate.state(now),
     })
 }
 
-fn row(file: &Path, certificate: &ParsedCertificate, now: OffsetDateTime) -> Vec<TableCell> {
+fn certificate_row(file: &Path, certificate: &ParsedCertificate, now: OffsetDateTime) -> Vec<TableCell> {
     let state = certificate.state(now);
-    let tone = if state == "valid" { TextStyle::Good } else { TextStyle::Bad };
+    let style = if state == "valid" { TextStyle::Good } else { TextStyle::Bad };
     let state = if certificate.is_authority { format!("{state}, authority") } else { state.to_owned() };
     vec![
         TableCell::text(&file.display().to_string()),
-        TableCell::text(certificate.id.as_deref().unwrap_or("-")).tone(TextStyle::Strong),
+        TableCell::text(certificate.id.as_deref().unwrap_or("-")).style(TextStyle::Strong),
         TableCell::text(&if certificate.names.is_empty() {
             "-".into()
         } else {
             certificate.names.join(", ")
         }),
-        TableCell::text(&date(certificate.not_after)),
-        TableCell::text(&state).tone(tone),
-        TableCell::text(&certificate.issuer).tone(TextStyle::Faint),
+        TableCell::text(&format_date(certificate.not_after)),
+        TableCell::text(&state).style(style),
+        TableCell::text(&certificate.issuer).style(TextStyle::Faint),
     ]
 }
 
-fn named(name: &str) -> Result<SubjectName, CliError> {
+fn parse_subject_name(name: &str) -> Result<SubjectName, CliError> {
     if let Ok(address) = name.parse::<IpAddr>() {
         return Ok(SubjectName::Address(address));
     }
-    let plain_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    let word = |word: &str| !word.is_empty() && word.len() <= 63 && word.bytes().all(plain_byte);
-    if name.len() > 253 || !name.split('.').all(word) {
-        return Err(usage(format_args!("--server {}: give a DNS name or an IP address", sanitize(name))));
+    let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let is_label = |label: &str| !label.is_empty() && label.len() <= 63 && label.bytes().all(is_name_byte);
+    if name.len() > 253 || !name.split('.').all(is_label) {
+        return Err(usage_error(format_args!(
+            "--server {}: give a DNS name or an IP address",
+            sanitize(name)
+        )));
     }
     Ok(SubjectName::Host(name.to_ascii_lowercase()))
 }
 
-fn print_result(globals: &GlobalArgs, said: &Value, text: &str) -> Result<ExitCode, CliError> {
+fn print_result(globals: &GlobalArgs, summary: &Value, text: &str) -> Result<ExitCode, CliError> {
     if globals.is_json() {
-        globals.print_result(said, String::new)?;
+        globals.print_result(summary, String::new)?;
     } else {
         globals.print_message(text);
     }
@@ -301,20 +314,20 @@ fn now() -> OffsetDateTime {
     OffsetDateTime::now_utc()
 }
 
-fn days(days: u32) -> Duration {
+fn days_duration(days: u32) -> Duration {
     Duration::from_secs(u64::from(days) * 86_400)
 }
 
-fn unix(at: OffsetDateTime) -> i64 {
-    at.unix_timestamp()
+fn unix_seconds(time: OffsetDateTime) -> i64 {
+    time.unix_timestamp()
 }
 
 /// Returns a date: `2026-12-22 08:35Z`
-fn date(at: OffsetDateTime) -> String {
-    let text = utc_time(u64::try_from(at.unix_timestamp()).unwrap_or(0) * 1000);
+fn format_date(time: OffsetDateTime) -> String {
+    let text = utc_time(u64::try_from(time.unix_timestamp()).unwrap_or(0) * 1000);
     text.get(..16).map_or_else(|| text.clone(), |minutes| format!("{minutes}Z"))
 }
 
-fn usage(what: impl std::fmt::Display) -> CliError {
-    CliError::new(CliExitCode::Usage, what)
+fn usage_error(message: impl std::fmt::Display) -> CliError {
+    CliError::new(CliExitCode::Usage, message)
 }

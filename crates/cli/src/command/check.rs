@@ -42,23 +42,23 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let usual = Path::new(config::DEFAULT_FILE);
-    let path = args.at.config_path().or_else(|| Some(usual).filter(|file| file.exists()));
+    let default_path = Path::new(config::DEFAULT_FILE);
+    let path = args.at.config_path().or_else(|| Some(default_path).filter(|file| file.exists()));
     let balancer = args.at.endpoint();
-    let (parts, exit) = run_checks(args, path, &balancer);
-    if let (None, None) = (path, &exit)
-        && parts.iter().all(|part| part.findings.is_empty() || part.name == "balancer")
+    let (sections, exit_code) = run_checks(args, path, &balancer);
+    if let (None, None) = (path, &exit_code)
+        && sections.iter().all(|section| section.findings.is_empty() || section.name == "balancer")
     {
-        let what = "there is neither a file nor a balancer to look at: name one with -c FILE or --control \
+        let message = "there is neither a file nor a balancer to look at: name one with -c FILE or --control \
             unix:/PATH";
-        return Err(CliError::new(CliExitCode::Usage, what));
+        return Err(CliError::new(CliExitCode::Usage, message));
     }
-    let failed = parts.iter().any(CheckSection::has_failure);
-    globals.print_result(&diagnostic::render_json(&parts), || {
-        diagnostic::render_text(&parts, args.short, globals.stdout_has_color())
+    let failed = sections.iter().any(CheckSection::has_failure);
+    globals.print_result(&diagnostic::render_json(&sections), || {
+        diagnostic::render_text(&sections, args.short, globals.stdout_has_color())
     })?;
-    Ok(match (exit, failed) {
-        (Some(exit), _) => exit.into(),
+    Ok(match (exit_code, failed) {
+        (Some(code), _) => code.into(),
         (None, true) => ExitCode::FAILURE,
         (None, false) => ExitCode::SUCCESS,
     })
@@ -70,48 +70,49 @@ fn run_checks(
     path: Option<&Path>,
     balancer: &Result<ControlEndpoint, ControlError>,
 ) -> (Vec<CheckSection>, Option<CliExitCode>) {
-    let mut exit = None;
-    let mut parts = Vec::new();
+    let mut exit_code = None;
+    let mut sections = Vec::new();
     let mut file: Option<ConfigFile> = None;
     if let Some(path) = path {
-        let (part, read) = file::configuration(path);
-        if read.is_none() {
-            exit = Some(CliExitCode::Usage);
+        let (section, config_file) = file::check_config(path);
+        if config_file.is_none() {
+            exit_code = Some(CliExitCode::Usage);
         }
-        parts.push(part);
-        file = read;
+        sections.push(section);
+        file = config_file;
     }
-    let (part, seen, unreached) = running::check_connection(balancer, args.at.names_balancer());
-    if unreached {
-        exit = exit.or(Some(CliExitCode::Unreachable));
+    let (section, live_status, is_unreachable) =
+        running::check_connection(balancer, args.at.names_balancer());
+    if is_unreachable {
+        exit_code = exit_code.or(Some(CliExitCode::Unreachable));
     }
-    let there = seen.is_some();
-    parts.push(part);
+    let is_running = live_status.is_some();
+    sections.push(section);
     if let Some(file) = &file {
         // Over the control socket it is one on this machine.
-        let here = matches!(balancer, Ok(ControlEndpoint::Unix(_)));
-        let running = seen.as_ref().filter(|_| here).map(|status| status.pid);
-        parts.push(machine::limits(&file.config, running));
-        parts.push(access::permissions(file, seen.as_ref()));
-        parts.push(access::control_rights(file));
+        let is_local = matches!(balancer, Ok(ControlEndpoint::Unix(_)));
+        let running_pid = live_status.as_ref().filter(|_| is_local).map(|status| status.pid);
+        sections.push(machine::check_limits(&file.config, running_pid));
+        sections.push(access::check_permissions(file, live_status.as_ref()));
+        sections.push(access::check_control_rights(file));
     }
-    if path.is_some() || there {
-        parts.push(machine::clock(path));
+    if path.is_some() || is_running {
+        sections.push(machine::check_clock(path));
     }
-    parts.push(certificates::check_expiry(file.as_ref(), seen.as_ref()));
+    sections.push(certificates::check_expiry(file.as_ref(), live_status.as_ref()));
     if !args.offline {
-        parts.push(members::check_reachability(file.as_ref(), seen.as_ref()));
+        sections.push(members::check_reachability(file.as_ref(), live_status.as_ref()));
     }
-    parts.push(running::health(file.as_ref(), seen.as_ref()));
-    if let (Some(status), Ok(balancer)) = (&seen, balancer) {
-        parts.push(running::reports(balancer, status));
-        parts.push(running::discovery(status));
-        parts.push(running::versions(status));
+    sections.push(running::check_health(file.as_ref(), live_status.as_ref()));
+    if let (Some(status), Ok(balancer)) = (&live_status, balancer) {
+        sections.push(running::check_reports(balancer, status));
+        sections.push(running::check_discovery(status));
+        sections.push(running::check_versions(status));
     }
-    (parts, exit)
+    (sections, exit_code)
 }
 
 /// Adds the failure of a balancer that is lost or refuses.
-fn add_trouble(part: &mut CheckSection, why: &ControlError) {
-    part.fail(why.to_string(), "see whether it runs, and where its control is", GuidePage::Unreachable);
+fn add_control_error(section: &mut CheckSection, error: &ControlError) {
+    section.fail(error.to_string(), "see whether it runs, and where its control is", GuidePage::Unreachable);
 }

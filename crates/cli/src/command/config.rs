@@ -76,9 +76,9 @@ impl ConfigFileArgs {
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     match &args.command {
-        ConfigCommand::Check(which) => return check(which.path(), globals),
+        ConfigCommand::Check(file_args) => return check(file_args.path(), globals),
         ConfigCommand::Import(args) => return import::run(args, globals),
-        ConfigCommand::Show(which) => show(which.path(), globals)?,
+        ConfigCommand::Show(file_args) => show(file_args.path(), globals)?,
         ConfigCommand::Push { shared, config } => shared_store::push(config, shared, globals)?,
         ConfigCommand::Pull { config } => shared_store::pull(config, globals)?,
         ConfigCommand::Schema => {
@@ -116,18 +116,18 @@ fn check(path: &Path, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
         return Ok(if ok { ExitCode::SUCCESS } else { CliExitCode::Usage.into() });
     }
     let file = outcome.map_err(|error| CliError::rendered(CliExitCode::Usage, error))?;
-    let (unread, found) = file.read_member_files();
-    globals.print_message(&file.warnings.clone().merge(unread.clone()).to_string());
-    let contents = summary(&file, found, unread.count(Severity::Warning));
+    let (unread_problems, found_members) = file.read_member_files();
+    globals.print_message(&file.warnings.clone().merge(unread_problems.clone()).to_string());
+    let contents = summary(&file, found_members, unread_problems.count(Severity::Warning));
     globals.print_message(&format!("{}: ok ({contents})\n", config::name_of(path)));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns a summary: `2 listeners, 1 group, 3 members`, and the number of warnings, `more` of them about
 /// files of members.
-fn summary(file: &ConfigFile, found: usize, more: usize) -> String {
-    let contents = file.config.summary(found);
-    match file.warnings.count(Severity::Warning) + more {
+fn summary(file: &ConfigFile, found_members: usize, extra_warnings: usize) -> String {
+    let contents = file.config.summary(found_members);
+    match file.warnings.count(Severity::Warning) + extra_warnings {
         0 => contents,
         warnings => format!("{contents}, {}", pluralize(warnings, "warning")),
     }

@@ -73,8 +73,8 @@ fn strategies() -> PossibleValuesParser {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = units::parse_duration(text)?;
-    let fits = (Duration::from_secs(3)..=Duration::from_secs(24 * 3600)).contains(&duration);
-    if fits { Ok(duration) } else { Err("expected 3s to 24h".to_owned()) }
+    let is_in_range = (Duration::from_secs(3)..=Duration::from_secs(24 * 3600)).contains(&duration);
+    if is_in_range { Ok(duration) } else { Err("expected 3s to 24h".to_owned()) }
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -63,18 +63,18 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
 
 impl SwitchTarget {
     /// Switches; `act` is `disable` or `enable`.
-    pub(super) fn switch(&self, act: &str, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-        let (body, at) = match self {
+    pub(super) fn switch(&self, action: &str, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+        let (body, selector) = match self {
             Self::Member { member, group, at } => (json!({"member": member, "group": group}), at),
             Self::Listener { address, at } => (json!({"listener": address}), at),
             Self::Balancing { group, at } => (json!({"balancing": group}), at),
         };
-        control::run_each(at, globals, |balancer, _| {
-            let said = balancer.post(&format!("/v1/{act}"), &body)?;
-            let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        control::run_each(selector, globals, |balancer, _| {
+            let response = balancer.post(&format!("/v1/{action}"), &body)?;
+            let changes = response["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
             let lines: String = changes.map(|change| format!("{}\n", sanitize(change))).collect();
             let lines = if lines.is_empty() { "it was so already\n".to_owned() } else { lines };
-            Ok(CommandOutput::from_action(said, lines))
+            Ok(CommandOutput::from_action(response, lines))
         })
     }
 }

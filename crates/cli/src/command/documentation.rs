@@ -8,63 +8,68 @@ use plimsoll_config as config;
 
 use super::Cli;
 
-fn root() -> PathBuf {
+fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// Returns every document of the project, by its path from the root.
 fn documents() -> BTreeMap<PathBuf, String> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![root().join("docs"), root().join("examples"), root().join("clients")];
-    let top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
-    let mut files: Vec<PathBuf> = top.iter().map(|name| root().join(name)).collect();
+    let mut texts = BTreeMap::new();
+    let mut folders = vec![
+        repository_root().join("docs"),
+        repository_root().join("examples"),
+        repository_root().join("clients"),
+    ];
+    let top_level_files = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+    let mut files: Vec<PathBuf> = top_level_files.iter().map(|name| repository_root().join(name)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "md") {
+            } else if path.extension().is_some_and(|extension| extension == "md") {
                 files.push(path);
             }
         }
     }
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        found.insert(file.strip_prefix(root()).unwrap().to_owned(), text);
+        texts.insert(file.strip_prefix(repository_root()).unwrap().to_owned(), text);
     }
-    found
+    texts
 }
 
 /// Returns the lines of a document, each with the fence that it is in: `None` outside of code, else its
 /// language.
-fn lines(text: &str) -> Vec<(usize, &str, Option<&str>)> {
+fn numbered_lines(text: &str) -> Vec<(usize, &str, Option<&str>)> {
     let mut fence: Option<&str> = None;
-    let mut found = Vec::new();
+    let mut numbered = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        let bare = line.trim_start();
-        if let Some(language) = bare.strip_prefix("```") {
+        let trimmed = line.trim_start();
+        if let Some(language) = trimmed.strip_prefix("```") {
             fence = if fence.is_some() { None } else { Some(language.trim()) };
             continue;
         }
         let indented = line.starts_with("    ") && fence.is_none();
-        found.push((number + 1, line, if indented { Some("") } else { fence }));
+        numbered.push((number + 1, line, if indented { Some("") } else { fence }));
     }
-    found
+    numbered
 }
 
 /// Returns the anchor of a heading in links: small letters, digits, `_` and `-`; spaces are `-`.
 fn anchor(heading: &str) -> String {
-    let kept = heading.trim().to_lowercase();
-    let letter = |c: char| match c {
+    let lowercase = heading.trim().to_lowercase();
+    let to_anchor_char = |c: char| match c {
         ' ' => Some('-'),
         c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
         _ => None,
     };
-    kept.chars().filter_map(letter).collect()
+    lowercase.chars().filter_map(to_anchor_char).collect()
 }
 
 fn anchors(text: &str) -> Vec<String> {
-    let headings = lines(text).into_iter().filter(|(_, line, code)| code.is_none() && line.starts_with('#'));
+    let headings =
+        numbered_lines(text).into_iter().filter(|(_, line, code)| code.is_none() && line.starts_with('#'));
     headings.map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
 }
 
@@ -78,9 +83,9 @@ fn links(line: &str) -> Vec<String> {
 #[test]
 fn every_link_leads_somewhere() {
     let documents = documents();
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     for (path, text) in &documents {
-        for (number, line, code) in lines(text) {
+        for (number, line, code) in numbered_lines(text) {
             if code.is_some() {
                 continue;
             }
@@ -88,42 +93,43 @@ fn every_link_leads_somewhere() {
                 links(line).iter().filter(|target| !target.contains("://") && !target.starts_with("mailto:"))
             {
                 let (file, heading) = target.split_once('#').unwrap_or((target, ""));
-                let place = root().join(path);
-                let aim = if file.is_empty() { place.clone() } else { place.parent().unwrap().join(file) };
-                let Ok(aim) = aim.canonicalize() else {
-                    wrong.push(format!("{}:{number}: {target}: there is no such file", path.display()));
+                let page = repository_root().join(path);
+                let target_path =
+                    if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+                let Ok(target_path) = target_path.canonicalize() else {
+                    errors.push(format!("{}:{number}: {target}: there is no such file", path.display()));
                     continue;
                 };
-                let text = documents.get(aim.strip_prefix(root()).unwrap_or(&aim));
+                let text = documents.get(target_path.strip_prefix(repository_root()).unwrap_or(&target_path));
                 if !heading.is_empty()
-                    && text.is_some_and(|text| !anchors(text).iter().any(|one| one == heading))
+                    && text.is_some_and(|text| !anchors(text).iter().any(|candidate| candidate == heading))
                 {
-                    wrong.push(format!("{}:{number}: {target}: there is no such heading", path.display()));
+                    errors.push(format!("{}:{number}: {target}: there is no such heading", path.display()));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
 #[test]
 fn every_page_of_the_guide_can_be_found() {
     let documents = documents();
     let index = &documents[Path::new("docs/guide/README.md")];
-    let linked: Vec<String> = index.lines().flat_map(links).collect();
-    let front: Vec<String> = documents[Path::new("README.md")].lines().flat_map(links).collect();
+    let index_links: Vec<String> = index.lines().flat_map(links).collect();
+    let front_page_links: Vec<String> = documents[Path::new("README.md")].lines().flat_map(links).collect();
     for path in documents.keys().filter(|path| path.starts_with("docs/guide")) {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let in_front = front.iter().any(|link| link.split('#').next() == path.to_str());
+        let in_front = front_page_links.iter().any(|link| link.split('#').next() == path.to_str());
         assert!(
-            name == "README.md" || linked.contains(&name) || in_front,
+            name == "README.md" || index_links.contains(&name) || in_front,
             "neither README.md nor docs/guide/README.md names {name}"
         );
     }
 }
 
 /// Splits a command line as a shell does, up to a pipe, a redirection, `&` or a comment.
-fn words(line: &str) -> Vec<String> {
+fn shell_words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for letter in line.chars() {
         match (quote, letter) {
@@ -144,77 +150,79 @@ fn words(line: &str) -> Vec<String> {
 
 /// Returns Plimsoll's command lines in the code of a document: the line, and its words without `…` and all
 /// behind it.
-fn commands(text: &str) -> Vec<(usize, Vec<String>, bool)> {
-    let mut found = Vec::new();
-    let mut open: Option<(usize, String)> = None;
-    for (number, line, code) in lines(text) {
+fn command_lines(text: &str) -> Vec<(usize, Vec<String>, bool)> {
+    let mut parsed = Vec::new();
+    let mut continued: Option<(usize, String)> = None;
+    for (number, line, code) in numbered_lines(text) {
         if !matches!(code, Some("" | "sh" | "console" | "shell" | "bash")) {
-            open = None;
+            continued = None;
             continue;
         }
-        let (number, whole) = match open.take() {
-            Some((number, before)) => (number, before + " " + line.trim()),
+        let (number, full_line) = match continued.take() {
+            Some((number, previous)) => (number, previous + " " + line.trim()),
             None => (number, line.trim().to_owned()),
         };
-        if let Some(more) = whole.strip_suffix('\\') {
-            open = Some((number, more.to_owned()));
+        if let Some(continuation) = full_line.strip_suffix('\\') {
+            continued = Some((number, continuation.to_owned()));
             continue;
         }
-        let line = whole.strip_prefix("$ ").unwrap_or(&whole);
-        for part in line.split(" | ").flat_map(|part| part.split(" && ")) {
-            let part = part.trim().strip_prefix("sudo ").unwrap_or_else(|| part.trim());
+        let line = full_line.strip_prefix("$ ").unwrap_or(&full_line);
+        for segment in line.split(" | ").flat_map(|segment| segment.split(" && ")) {
+            let segment = segment.trim().strip_prefix("sudo ").unwrap_or_else(|| segment.trim());
             // Redirections are the shell's affair.
-            let part = part.split(" 2>").next().unwrap_or_default();
-            let cut = part.split(['…', '(']).next().unwrap_or_default();
-            let words = words(cut);
-            let begin = words
+            let segment = segment.split(" 2>").next().unwrap_or_default();
+            let literal = segment.split(['…', '(']).next().unwrap_or_default();
+            let words = shell_words(literal);
+            let program_index = words
                 .iter()
                 .position(|word| word.rsplit('/').next() == Some("plimsoll") && !word.contains('='));
             // Variables of the environment may stand before it.
-            let Some(at) = begin.filter(|at| words[..*at].iter().all(|word| word.contains('='))) else {
+            let Some(start) =
+                program_index.filter(|index| words[..*index].iter().all(|word| word.contains('=')))
+            else {
                 continue;
             };
             // A log line of a Supervisor is not a command.
-            let said = words.iter().any(|word| word == "pid");
-            if !said
-                && words.get(at + 1).is_some_and(|word| word.starts_with(|c: char| c.is_ascii_lowercase()))
+            let mentions_pid = words.iter().any(|word| word == "pid");
+            if !mentions_pid
+                && words.get(start + 1).is_some_and(|word| word.starts_with(|c: char| c.is_ascii_lowercase()))
             {
-                found.push((number, words[at..].to_vec(), cut.len() < part.len()));
+                parsed.push((number, words[start..].to_vec(), literal.len() < segment.len()));
             }
         }
     }
-    found
+    parsed
 }
 
 #[test]
 fn every_command_line_is_understood() {
     use clap::error::ErrorKind;
-    let (mut seen, mut wrong) = (0, Vec::new());
+    let (mut count, mut errors) = (0, Vec::new());
     for (path, text) in documents() {
-        for (number, words, cut) in commands(&text) {
-            seen += 1;
+        for (number, words, is_cut) in command_lines(&text) {
+            count += 1;
             let Err(error) = Cli::try_parse_from(&words) else { continue };
-            let fine = match error.kind() {
+            let is_expected = match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => true,
                 ErrorKind::MissingRequiredArgument
                 | ErrorKind::MissingSubcommand
-                | ErrorKind::InvalidValue => cut,
-                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => cut,
+                | ErrorKind::InvalidValue => is_cut,
+                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => is_cut,
                 _ => false,
             };
-            if !fine {
-                let why = error.to_string();
-                wrong.push(format!(
+            if !is_expected {
+                let message = error.to_string();
+                errors.push(format!(
                     "{}:{number}: {}: {}",
                     path.display(),
                     words.join(" "),
-                    why.lines().next().unwrap_or("")
+                    message.lines().next().unwrap_or("")
                 ));
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(seen > 100, "{seen} command lines in all documents");
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
+    assert!(count > 100, "{count} command lines in all documents");
 }
 
 #[test]
@@ -222,70 +230,71 @@ fn every_command_that_is_named_is_there() {
     let tree = Cli::command();
     let names: Vec<&str> = tree.get_subcommands().map(clap::Command::get_name).collect();
     for (path, text) in documents() {
-        for (number, line, code) in lines(&text) {
+        for (number, line, code) in numbered_lines(&text) {
             if code.is_some() {
                 continue;
             }
-            for inside in line.split('`').skip(1).step_by(2) {
-                let Some(name) =
-                    inside.strip_prefix("plimsoll ").and_then(|rest| rest.split([' ', ',', '|', '/']).next())
+            for code_span in line.split('`').skip(1).step_by(2) {
+                let Some(name) = code_span
+                    .strip_prefix("plimsoll ")
+                    .and_then(|rest| rest.split([' ', ',', '|', '/']).next())
                 else {
                     continue;
                 };
-                let word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase());
-                assert!(!word || names.contains(&name), "{}:{number}: plimsoll {name}", path.display());
+                let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase());
+                assert!(!is_word || names.contains(&name), "{}:{number}: plimsoll {name}", path.display());
             }
         }
     }
 }
 
 /// Returns the blocks of a language, with the line at which each begins.
-fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
-    let mut found: Vec<(usize, String)> = Vec::new();
-    let mut last = 0;
-    for (number, line, code) in lines(text) {
+fn language_blocks(text: &str, language: &str) -> Vec<(usize, String)> {
+    let mut code_blocks: Vec<(usize, String)> = Vec::new();
+    let mut last_number = 0;
+    for (number, line, code) in numbered_lines(text) {
         if code != Some(language) {
             continue;
         }
-        match found.last_mut().filter(|_| last + 1 == number) {
+        match code_blocks.last_mut().filter(|_| last_number + 1 == number) {
             Some((_, block)) => block.push_str(&format!("{line}\n")),
-            None => found.push((number, format!("{line}\n"))),
+            None => code_blocks.push((number, format!("{line}\n"))),
         }
-        last = number;
+        last_number = number;
     }
-    found
+    code_blocks
 }
 
 #[test]
 fn every_configuration_is_accepted() {
-    let (mut whole, mut wrong) = (0, Vec::new());
+    let (mut complete_count, mut errors) = (0, Vec::new());
     for (path, text) in documents() {
-        for (number, block) in blocks(&text, "toml") {
-            let place = format!("{}:{number}", path.display());
+        for (number, block) in language_blocks(&text, "toml") {
+            let location = format!("{}:{number}", path.display());
             if block.contains('…') {
                 continue;
             }
             match toml::from_str::<toml::Table>(&block) {
                 // A block may show two ways to write one thing.
                 Err(error) if !error.message().contains("duplicate key") => {
-                    wrong.push(format!("{place}: {error}"))
+                    errors.push(format!("{location}: {error}"))
                 }
                 _ => {}
             }
-            let begins = |head: &str| block.lines().any(|line| line.trim() == head);
-            if !begins("[[listener]]")
-                || !begins("[[group]]")
+            let has_line = |header: &str| block.lines().any(|line| line.trim() == header);
+            if !has_line("[[listener]]")
+                || !has_line("[[group]]")
                 || block.contains("[[process]]")
                 || block.contains("ior = ")
             {
                 continue;
             }
-            whole += 1;
-            if let Err(problems) = config::parse(&place, block.into_bytes()) {
-                wrong.push(problems.to_string());
+            complete_count += 1;
+            if let Err(problems) = config::parse(&location, block.into_bytes()) {
+                errors.push(problems.to_string());
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(whole > 5, "{whole} whole configurations");
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
+    assert!(complete_count > 5, "{complete_count} whole configurations");
 }

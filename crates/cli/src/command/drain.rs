@@ -49,40 +49,40 @@ impl MemberTargetArgs {
 }
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.target.at, globals, |balancer, say| drain(args, balancer, say))
+    control::run_each(&args.target.at, globals, |balancer, print| drain(args, balancer, print))
 }
 
-fn drain(args: &Args, balancer: &ControlEndpoint, say: &dyn Fn(&str)) -> Result<CommandOutput, CliError> {
+fn drain(args: &Args, balancer: &ControlEndpoint, print: &dyn Fn(&str)) -> Result<CommandOutput, CliError> {
     let target = &args.target;
-    let before = last_event_seq(balancer);
-    let mut said = balancer.post("/v1/drain", &target.request_body())?;
+    let last_seq = last_event_seq(balancer);
+    let mut response = balancer.post("/v1/drain", &target.request_body())?;
     // The answer comes when the hand-over server has been notified, or could not be.
-    if let Some(why) = before.and_then(|seq| handover_failure(balancer, seq, target)) {
-        say(&format!("{}: {why}\n", target.member));
-        said["hand_over_failed"] = why.into();
+    if let Some(failure) = last_seq.and_then(|seq| handover_failure(balancer, seq, target)) {
+        print(&format!("{}: {failure}\n", target.member));
+        response["hand_over_failed"] = failure.into();
     }
     if args.wait {
-        let mut told = 0;
+        let mut last_count = 0;
         loop {
             let (_, status) = balancer.status()?;
             match drain_progress(&status, target.group.as_deref(), &target.member) {
                 DrainProgress::Done => break,
                 DrainProgress::Undrained => {
-                    let what = format!("{} was taken back while it was drained", target.member);
-                    return Err(CliError::failed(what));
+                    let message = format!("{} was taken back while it was drained", target.member);
+                    return Err(CliError::failed(message));
                 }
-                DrainProgress::InFlight(left) if left != told => {
-                    say(&format!("{}: {} in flight\n", target.member, pluralize(left, "request")));
-                    told = left;
+                DrainProgress::InFlight(in_flight) if in_flight != last_count => {
+                    print(&format!("{}: {} in flight\n", target.member, pluralize(in_flight, "request")));
+                    last_count = in_flight;
                 }
                 DrainProgress::InFlight(_) => {}
             }
             sleep(POLL_INTERVAL);
         }
-        said["drained"] = true.into();
+        response["drained"] = true.into();
     }
-    let done = if args.wait { "drained" } else { "draining: it gets nothing new, its work goes on" };
-    Ok(CommandOutput::from_action(said, format!("{}: {done}\n", target.member)))
+    let outcome = if args.wait { "drained" } else { "draining: it gets nothing new, its work goes on" };
+    Ok(CommandOutput::from_action(response, format!("{}: {outcome}\n", target.member)))
 }
 
 /// Returns the number of the last event; `None` if events cannot be read, for which the right to drain does
@@ -100,15 +100,15 @@ fn handover_failure(balancer: &ControlEndpoint, seq: u64, target: &MemberTargetA
 }
 
 fn find_handover_failure(events: &[Value], group: Option<&str>, member: &str) -> Option<String> {
-    let of_it =
+    let is_about_member =
         |event: &&Value| event["member"] == member && group.is_none_or(|group| event["group"] == group);
-    let why = |event: &Value| {
+    let failure_reason = |event: &Value| {
         let (kind, inputs) = (EventKind::deserialize(&event["kind"]).ok()?, &event["inputs"]);
         // An event with a decision belongs to an alert, not to a drain.
         let failed = kind == EventKind::HandedOver && inputs["failed"] == 1.0 && inputs["decision"].is_null();
         failed.then(|| event["why"].as_str().map(str::to_owned)).flatten()
     };
-    events.iter().rev().filter(of_it).find_map(why)
+    events.iter().rev().filter(is_about_member).find_map(failure_reason)
 }
 
 /// The rest of a drain.
@@ -123,16 +123,16 @@ enum DrainProgress {
 }
 
 fn drain_progress(status: &StatusReport, group: Option<&str>, member: &str) -> DrainProgress {
-    let groups = status.groups.iter().filter(|found| group.is_none_or(|group| group == found.name));
-    let found: Vec<_> =
-        groups.flat_map(|group| &group.members).filter(|found| found.name == member).collect();
+    let groups = status.groups.iter().filter(|candidate| group.is_none_or(|group| group == candidate.name));
+    let members: Vec<_> =
+        groups.flat_map(|group| &group.members).filter(|candidate| candidate.name == member).collect();
     // A member that went down meanwhile may be shown as down rather than drained.
-    let drained: Vec<_> = found.iter().filter(|member| !member.state.is_eligible()).collect();
+    let drained: Vec<_> = members.iter().filter(|member| !member.state.is_eligible()).collect();
     match drained.iter().map(|member| member.in_flight as usize).sum() {
-        _ if found.is_empty() => DrainProgress::Done,
+        _ if members.is_empty() => DrainProgress::Done,
         _ if drained.is_empty() => DrainProgress::Undrained,
         0 => DrainProgress::Done,
-        left => DrainProgress::InFlight(left),
+        in_flight => DrainProgress::InFlight(in_flight),
     }
 }
 
@@ -155,10 +155,10 @@ mod tests {
 
     #[test]
     fn sessions_that_nobody_took_over_are_told_of() {
-        let lost = "its sessions were not handed over (connection refused); it is drained all the same";
+        let reason = "its sessions were not handed over (connection refused); it is drained all the same";
         let event = |member: &str, kind: &str, inputs: Value| {
             json!({
-                "seq": 7, "kind": kind, "group": "web", "member": member, "why": lost, "inputs": inputs,
+                "seq": 7, "kind": kind, "group": "web", "member": member, "why": reason, "inputs": inputs,
             })
         };
         let events = [
@@ -167,11 +167,11 @@ mod tests {
             event("c:80", "handed_over", json!({"failed": 1.0, "decision": 3.0, "share": 0.2})),
             event("d:80", "what is this", json!({"failed": 1.0})),
         ];
-        assert_eq!(find_handover_failure(&events, None, "a:80").as_deref(), Some(lost));
-        assert_eq!(find_handover_failure(&events, Some("web"), "a:80").as_deref(), Some(lost));
+        assert_eq!(find_handover_failure(&events, None, "a:80").as_deref(), Some(reason));
+        assert_eq!(find_handover_failure(&events, Some("web"), "a:80").as_deref(), Some(reason));
         assert_eq!(find_handover_failure(&events, Some("mail"), "a:80"), None);
-        for well in ["b:80", "c:80", "d:80", "e:80"] {
-            assert_eq!(find_handover_failure(&events, None, well), None, "{well}");
+        for name in ["b:80", "c:80", "d:80", "e:80"] {
+            assert_eq!(find_handover_failure(&events, None, name), None, "{name}");
         }
     }
 }

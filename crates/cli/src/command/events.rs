@@ -56,8 +56,8 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     }
     let balancer = args.at.endpoint()?;
     let mut printer = EventPrinter::new(io::stdout().lock(), globals.is_json(), globals.stdout_has_color());
-    let seq = start_position(args, &mut printer);
-    match print_events(&balancer, args.follow, &seq, globals, &mut printer)? {
+    let since_query = start_position(args, &mut printer);
+    match print_events(&balancer, args.follow, &since_query, globals, &mut printer)? {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         // A reader that ends early (`| head`) is not an error.
         _ => Ok(ExitCode::SUCCESS),
@@ -84,8 +84,8 @@ fn kept_events(
 ) -> Result<CommandOutput, CliError> {
     let mut table = Vec::new();
     let mut printer = EventPrinter::new(&mut table, false, globals.stdout_has_color());
-    let seq = start_position(args, &mut printer);
-    let mut entries = balancer.get::<Vec<Value>>(&format!("/events?follow=0{seq}"))?;
+    let since_query = start_position(args, &mut printer);
+    let mut entries = balancer.get::<Vec<Value>>(&format!("/events?follow=0{since_query}"))?;
     entries.retain(|entry| entry["unix_ms"].as_u64().is_none_or(|unix_ms| unix_ms >= printer.from_unix_ms));
     entries.iter().for_each(|entry| printer.widen_columns(entry));
     entries.iter().try_for_each(|entry| printer.print_entry(entry))?;
@@ -95,17 +95,17 @@ fn kept_events(
 /// Prints the events of a balancer. The inner error is one of the printer.
 fn print_events(
     balancer: &ControlEndpoint,
-    go_on: bool,
-    seq: &str,
+    is_following: bool,
+    since_query: &str,
     globals: &GlobalArgs,
     printer: &mut EventPrinter<impl Write>,
 ) -> Result<io::Result<()>, CliError> {
-    if !go_on {
-        let entries = balancer.get::<Vec<Value>>(&format!("/events?follow=0{seq}"))?;
+    if !is_following {
+        let entries = balancer.get::<Vec<Value>>(&format!("/events?follow=0{since_query}"))?;
         entries.iter().for_each(|entry| printer.widen_columns(entry));
         return Ok(entries.iter().try_for_each(|entry| printer.print_entry(entry)));
     }
-    let stream = balancer.stream_lines(&format!("/events?follow=1{seq}"))?;
+    let stream = balancer.stream_lines(&format!("/events?follow=1{since_query}"))?;
     match follow(stream, printer, |missed| {
         globals
             .print_message(&format!("{missed} events were lost: they came faster than they could be read\n"));
@@ -130,29 +130,29 @@ fn follow(
     printer: &mut EventPrinter<impl Write>,
     lagged: impl Fn(&Value),
 ) -> io::Result<EventStreamEnd> {
-    let mut stopping = false;
-    let mut name = String::new();
+    let mut saw_stopping = false;
+    let mut event_name = String::new();
     for line in stream.lines() {
         let line = match line {
             Ok(line) => line,
             Err(error) => return Ok(EventStreamEnd::Lost(error)),
         };
         if let Some(event) = line.strip_prefix("event: ") {
-            name = event.to_owned();
+            event_name = event.to_owned();
         } else if let Some(data) = line.strip_prefix("data: ") {
             let data: Value = serde_json::from_str(data).unwrap_or_default();
-            if name == "lagged" {
+            if event_name == "lagged" {
                 lagged(&data["missed"]);
             } else {
-                stopping |= data["kind"] == "stopping";
+                saw_stopping |= data["kind"] == "stopping";
                 printer.print_entry(&data)?;
             }
         } else if line.is_empty() {
-            name.clear();
+            event_name.clear();
         }
     }
-    let gone = || io::Error::new(ErrorKind::UnexpectedEof, "the stream ended");
-    Ok(if stopping { EventStreamEnd::Stopped } else { EventStreamEnd::Lost(gone()) })
+    let unexpected_end = || io::Error::new(ErrorKind::UnexpectedEof, "the stream ended");
+    Ok(if saw_stopping { EventStreamEnd::Stopped } else { EventStreamEnd::Lost(unexpected_end()) })
 }
 
 /// A printer that writes entries as lines whose columns widen as names get longer.
@@ -170,14 +170,14 @@ impl<W: Write> EventPrinter<W> {
         Self { out, json, color, from_unix_ms: 0, widths: [0; 3] }
     }
 
-    fn print_entry(&mut self, said: &Value) -> io::Result<()> {
-        if said["unix_ms"].as_u64().is_some_and(|unix_ms| unix_ms < self.from_unix_ms) {
+    fn print_entry(&mut self, event: &Value) -> io::Result<()> {
+        if event["unix_ms"].as_u64().is_some_and(|unix_ms| unix_ms < self.from_unix_ms) {
             return Ok(());
         }
-        let line = match EventEntry::deserialize(said) {
+        let line = match EventEntry::deserialize(event) {
             Ok(entry) if !self.json => self.line(&entry),
             // The entry is for a program, or from a newer version.
-            _ => said.to_string(),
+            _ => event.to_string(),
         };
         writeln!(self.out, "{line}")?;
         // A person may be watching.
@@ -185,8 +185,8 @@ impl<W: Write> EventPrinter<W> {
     }
 
     /// Widens the columns for a later entry.
-    fn widen_columns(&mut self, said: &Value) {
-        if let Ok(entry) = EventEntry::deserialize(said)
+    fn widen_columns(&mut self, event: &Value) {
+        if let Ok(entry) = EventEntry::deserialize(event)
             && entry.unix_ms >= self.from_unix_ms
         {
             self.line(&entry);
@@ -194,17 +194,17 @@ impl<W: Write> EventPrinter<W> {
     }
 
     fn line(&mut self, entry: &EventEntry) -> String {
-        let (kind, tone) = kind_label(entry.kind, &entry.why);
+        let (kind, style) = kind_label(entry.kind, &entry.why);
         let group = if entry.group.is_empty() { "-" } else { &entry.group };
         let member = entry.member.as_deref().unwrap_or("-");
-        let cells = [(group, TextStyle::Strong), (member, TextStyle::Plain), (kind, tone)];
+        let cells = [(group, TextStyle::Strong), (member, TextStyle::Plain), (kind, style)];
         let mut line = utc_time(entry.unix_ms);
-        for ((cell, tone), column) in cells.into_iter().zip(&mut self.widths) {
+        for ((cell, style), column) in cells.into_iter().zip(&mut self.widths) {
             let cell = sanitize(cell);
             let width = cell.chars().count();
             *column = width.max(*column);
             let pad = *column - width;
-            line.push_str(&format!("  {}{:pad$}", tone.paint(&cell, self.color), ""));
+            line.push_str(&format!("  {}{:pad$}", style.paint(&cell, self.color), ""));
         }
         line.push_str("  ");
         line.push_str(&sanitize(&entry.why));
@@ -222,14 +222,14 @@ impl<W: Write> EventPrinter<W> {
 }
 
 /// Returns the word and the tone of a kind of event.
-pub(super) fn kind_label(kind: EventKind, why: &str) -> (&'static str, TextStyle) {
+pub(super) fn kind_label(kind: EventKind, reason: &str) -> (&'static str, TextStyle) {
     match kind {
         EventKind::Joined => ("joined", TextStyle::Plain),
         EventKind::Left => ("left", TextStyle::Plain),
         EventKind::Up => ("up", TextStyle::Good),
         EventKind::Down => ("down", TextStyle::Bad),
         EventKind::Ejected => ("ejected", TextStyle::Bad),
-        EventKind::Readmitted if Event::is_still_out(kind, why) => ("readmitted", TextStyle::Fair),
+        EventKind::Readmitted if Event::is_still_out(kind, reason) => ("readmitted", TextStyle::Fair),
         EventKind::Readmitted => ("readmitted", TextStyle::Good),
         EventKind::Draining => ("draining", TextStyle::Fair),
         EventKind::Undrained => ("undrained", TextStyle::Good),
@@ -286,14 +286,14 @@ mod tests {
 
     use super::*;
 
-    fn entry(seq: u64, kind: EventKind, member: Option<&str>, why: &str) -> EventEntry {
+    fn entry(seq: u64, kind: EventKind, member: Option<&str>, reason: &str) -> EventEntry {
         EventEntry {
             seq,
             unix_ms: 1_795_195_840_000 + seq,
             kind,
             group: if member.is_some() { "web".into() } else { String::new() },
             member: member.map(str::to_owned),
-            why: why.into(),
+            why: reason.into(),
             inputs: BTreeMap::new(),
         }
     }
@@ -317,10 +317,10 @@ mod tests {
         text
     }
 
-    fn printed(text: &str, json: bool, from: u64) -> (String, EventStreamEnd) {
+    fn printed(text: &str, json: bool, from_unix_ms: u64) -> (String, EventStreamEnd) {
         let mut out = Vec::new();
         let mut printer = EventPrinter::new(&mut out, json, false);
-        printer.from_unix_ms = from;
+        printer.from_unix_ms = from_unix_ms;
         let end = follow(text.as_bytes(), &mut printer, |missed| panic!("{missed} lost")).unwrap();
         (String::from_utf8(out).unwrap(), end)
     }
@@ -352,8 +352,8 @@ mod tests {
     #[test]
     fn lines_for_programs() {
         let (out, _) = printed(&stream(&log()), true, 0);
-        let read: Vec<EventEntry> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(read, log());
+        let entries: Vec<EventEntry> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(entries, log());
     }
 
     #[test]

@@ -49,59 +49,59 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
 }
 
 fn render(group: &GroupExplanation, color: bool) -> String {
-    let mut out = head(group, color);
-    let mut part = |rows: Vec<Vec<TableCell>>| {
+    let mut out = render_header(group, color);
+    let mut push_table = |rows: Vec<Vec<TableCell>>| {
         if rows.len() > 1 {
             out.push('\n');
             out.push_str(&table(&rows, color));
         }
     };
-    part(members(group));
-    part(facts(group));
-    part(event_rows(group));
+    push_table(member_rows(group));
+    push_table(fact_rows(group));
+    push_table(event_rows(group));
     out
 }
 
 /// Returns the lines for the group as a whole.
-fn head(group: &GroupExplanation, color: bool) -> String {
-    let knobs: Vec<String> =
+fn render_header(group: &GroupExplanation, color: bool) -> String {
+    let settings: Vec<String> =
         group.knobs.iter().map(|(name, value)| format!("{} = {value}", sanitize(name))).collect();
-    let strategy = match knobs.as_slice() {
+    let strategy = match settings.as_slice() {
         [] => group.strategy.clone(),
-        knobs => format!("{} {{ {} }}", group.strategy, knobs.join(", ")),
+        settings => format!("{} {{ {} }}", group.strategy, settings.join(", ")),
     };
     let mut rows = vec![vec![
-        TableCell::text("group").tone(TextStyle::Faint),
-        TableCell::text(&format!("{}: {}", group.name, group.verdict)).tone(TextStyle::Strong),
+        TableCell::text("group").style(TextStyle::Faint),
+        TableCell::text(&format!("{}: {}", group.name, group.verdict)).style(TextStyle::Strong),
     ]];
     let mut row = |name: &str, text: &str| {
-        rows.push(vec![TableCell::text(name).tone(TextStyle::Faint), TableCell::text(text)]);
+        rows.push(vec![TableCell::text(name).style(TextStyle::Faint), TableCell::text(text)]);
     };
-    let off = if group.balancing_disabled { " (balancing disabled)" } else { "" };
-    row("strategy", &format!("{strategy}{off}"));
+    let disabled_note = if group.balancing_disabled { " (balancing disabled)" } else { "" };
+    row("strategy", &format!("{strategy}{disabled_note}"));
     if let Some(weight) = &group.weight {
         row("weight", weight);
     }
     match &group.monitor {
         Some(monitor) => {
             let interval = format::latency(monitor.interval_seconds);
-            let deaf = group.weight.is_none()
+            let ignores_load = group.weight.is_none()
                 && strategy::find(&group.strategy).is_some_and(|strategy| !strategy.reads_load);
-            let heard = if deaf {
+            let load_note = if ignores_load {
                 format!("; {} does not choose by it, alerts and the load line do", group.strategy)
             } else {
                 String::new()
             };
-            row("load", &format!("{} ({}, every {interval}){heard}", monitor.metric, monitor.source));
+            row("load", &format!("{} ({}, every {interval}){load_note}", monitor.metric, monitor.source));
         }
         None => row("load", "no monitor: what is told is kept, and no load is made of it"),
     }
     table(&rows, color)
 }
 
-fn members(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
-    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+fn member_rows(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).style(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("MEMBER"),
         heading("STATE"),
@@ -115,42 +115,42 @@ fn members(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
         heading("WHY"),
     ]];
     for member in &group.members {
-        let (glyph, word, tone) = format::state_label(member.state);
+        let (glyph, label, style) = format::state_label(member.state);
         let in_flight = match member.limit {
             Some(limit) => format!("{}/{limit}", member.in_flight),
             None => member.in_flight.to_string(),
         };
         let (load, age) = match member.load {
-            Some(load) => (short_number(load.value), age(load.age_seconds)),
+            Some(load) => (short_number(load.value), format_age(load.age_seconds)),
             None => ("-".into(), "-".into()),
         };
-        let figures: Vec<String> = member.figures.iter().map(figure).collect();
+        let figures: Vec<String> = member.figures.iter().map(format_figure).collect();
         rows.push(vec![
             TableCell::text(&member.name),
-            TableCell::text(&format!("{glyph} {word}")).tone(tone),
+            TableCell::text(&format!("{glyph} {label}")).style(style),
             TableCell::number(short_duration(member.since_seconds)),
             if member.eligible {
                 TableCell::text("yes")
             } else {
-                TableCell::text("no").tone(TextStyle::Fair)
+                TableCell::text("no").style(TextStyle::Fair)
             },
             TableCell::number(short_number(member.weight)),
             TableCell::number(in_flight),
             TableCell::number(load),
             TableCell::number(age),
-            TableCell::text(&figures.join(" ")).tone(TextStyle::Faint),
-            TableCell::text(&why(member)).tone(TextStyle::Faint),
+            TableCell::text(&figures.join(" ")).style(TextStyle::Faint),
+            TableCell::text(&member_reasons(member)).style(TextStyle::Faint),
         ]);
     }
     rows
 }
 
 /// Returns the reason for its state, and the trouble with its load.
-fn why(member: &MemberExplanation) -> String {
-    let mut why = vec![member.why.clone()];
-    why.extend(member.trouble.clone());
+fn member_reasons(member: &MemberExplanation) -> String {
+    let mut reasons = vec![member.why.clone()];
+    reasons.extend(member.trouble.clone());
     if let Some(alert) = &member.alert {
-        why.push(format!(
+        reasons.push(format!(
             "under alert for {}: {} % of its sessions are to go{}",
             short_duration(alert.since_seconds),
             short_number(100.0 * alert.share),
@@ -158,17 +158,17 @@ fn why(member: &MemberExplanation) -> String {
         ));
     }
     if member.moved > 0 {
-        why.push(format!("{} sessions sent elsewhere", format::group_digits(member.moved)));
+        reasons.push(format!("{} sessions sent elsewhere", format::group_digits(member.moved)));
     }
     if member.dropped > 0 {
-        why.push(format!("{} reports dropped", format::group_digits(member.dropped)));
+        reasons.push(format!("{} reports dropped", format::group_digits(member.dropped)));
     }
-    why.join("; ")
+    reasons.join("; ")
 }
 
-fn facts(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
-    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+fn fact_rows(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).style(TextStyle::Strong);
     let mut rows =
         vec![vec![heading("MEMBER"), heading("TOLD"), number("VALUE"), number("AGE"), heading("SOURCE")]];
     for member in &group.members {
@@ -177,8 +177,8 @@ fn facts(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
                 TableCell::text(&member.name),
                 TableCell::text(&fact.name),
                 TableCell::number(short_number(fact.value)),
-                TableCell::number(age(fact.age_seconds)),
-                TableCell::text(&fact.source).tone(TextStyle::Faint),
+                TableCell::number(format_age(fact.age_seconds)),
+                TableCell::text(&fact.source).style(TextStyle::Faint),
             ]);
         }
     }
@@ -186,33 +186,33 @@ fn facts(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
 }
 
 fn event_rows(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
     let mut rows = vec![vec![heading("WHEN"), heading("MEMBER"), heading("WHAT"), heading("WHY")]];
-    let of_members = group
+    let member_events = group
         .members
         .iter()
         .flat_map(|member| member.events.iter().map(|event| (member.name.as_str(), event)));
-    let mut all: Vec<(&str, &LoggedEvent)> =
-        group.events.iter().map(|event| ("-", event)).chain(of_members).collect();
-    all.sort_by_key(|(_, event)| event.seq);
-    for (member, event) in all {
-        let (word, tone) = events::kind_label(event.kind, &event.why);
+    let mut all_events: Vec<(&str, &LoggedEvent)> =
+        group.events.iter().map(|event| ("-", event)).chain(member_events).collect();
+    all_events.sort_by_key(|(_, event)| event.seq);
+    for (member, event) in all_events {
+        let (label, style) = events::kind_label(event.kind, &event.why);
         rows.push(vec![
-            TableCell::text(&utc_time(event.unix_ms)).tone(TextStyle::Faint),
+            TableCell::text(&utc_time(event.unix_ms)).style(TextStyle::Faint),
             TableCell::text(member),
-            TableCell::text(word).tone(tone),
+            TableCell::text(label).style(style),
             TableCell::text(&event.why),
         ]);
     }
     rows
 }
 
-fn figure(figure: &StrategyFigure) -> String {
+fn format_figure(figure: &StrategyFigure) -> String {
     format!("{}={}", figure.name, short_number(figure.value))
 }
 
 /// Returns an age: under ten seconds to a tenth of one, a longer one like others.
-fn age(seconds: f64) -> String {
+fn format_age(seconds: f64) -> String {
     if seconds < 9.95 { format!("{:.1}s", seconds.max(0.0)) } else { short_duration(seconds) }
 }
 
@@ -225,18 +225,18 @@ mod tests {
 
     use super::*;
 
-    fn event(seq: u64, kind: EventKind, why: &str) -> LoggedEvent {
+    fn event(seq: u64, kind: EventKind, reason: &str) -> LoggedEvent {
         let unix_ms = 1_795_195_840_000 + seq;
-        LoggedEvent { seq, unix_ms, kind, why: why.into(), inputs: BTreeMap::new() }
+        LoggedEvent { seq, unix_ms, kind, why: reason.into(), inputs: BTreeMap::new() }
     }
 
-    fn member(name: &str, state: MemberState, why: &str) -> MemberExplanation {
+    fn member(name: &str, state: MemberState, reason: &str) -> MemberExplanation {
         MemberExplanation {
             name: name.into(),
             address: name.into(),
             state,
             eligible: state.is_eligible(),
-            why: why.into(),
+            why: reason.into(),
             since_seconds: 200.0,
             capacity: 1.0,
             weight: 1.0 / 3.0,
@@ -266,7 +266,7 @@ mod tests {
             limit: Some(64),
             ..member("10.0.0.1:80", MemberState::Up, "no health checks")
         };
-        let out = MemberExplanation {
+        let ejected = MemberExplanation {
             trouble: Some("`cpu` was never told".into()),
             dropped: 1234,
             events: vec![event(2, EventKind::Ejected, "5 failures in a row")],
@@ -286,7 +286,7 @@ mod tests {
                 metric: "cpu".into(),
                 interval_seconds: 1.0,
             }),
-            members: vec![up, out],
+            members: vec![up, ejected],
             events: vec![event(1, EventKind::Changed, "strategy random -> expression by an operator")],
         }
     }
@@ -294,18 +294,18 @@ mod tests {
     #[test]
     fn balancing_that_is_switched_off_is_said() {
         let group = GroupExplanation { balancing_disabled: true, strategy: "round_robin".into(), ..sample() };
-        assert!(head(&group, false).contains("round_robin (balancing disabled)"));
+        assert!(render_header(&group, false).contains("round_robin (balancing disabled)"));
     }
 
     #[test]
     fn who_reports_to_a_strategy_that_does_not_listen_is_told() {
-        let heard = |strategy: &str, weight: Option<&str>| {
+        let is_heard = |strategy: &str, weight: Option<&str>| {
             let group =
                 GroupExplanation { strategy: strategy.into(), weight: weight.map(Into::into), ..sample() };
             !render(&group, false).contains("does not choose by it")
         };
-        assert!(heard("least_loaded", None) && heard("adaptive", Some("1 / cpu")));
-        assert!(!heard("adaptive", None) && !heard("least_connections", None));
+        assert!(is_heard("least_loaded", None) && is_heard("adaptive", Some("1 / cpu")));
+        assert!(!is_heard("adaptive", None) && !is_heard("least_connections", None));
     }
 
     #[test]
@@ -328,12 +328,12 @@ mod tests {
         2026-11-20 17:30:40.001Z  -            changed  strategy random -> expression by an operator
         2026-11-20 17:30:40.002Z  10.0.0.2:80  ejected  5 failures in a row
         "#);
-        let mut other = sample();
-        (other.monitor, other.weight) = (None, None);
-        other.knobs = BTreeMap::from([("choices".into(), 2.0)]);
-        other.members.clear();
-        other.events.clear();
-        insta::assert_snapshot!(render(&other, false), @"
+        let mut changed = sample();
+        (changed.monitor, changed.weight) = (None, None);
+        changed.knobs = BTreeMap::from([("choices".into(), 2.0)]);
+        changed.members.clear();
+        changed.events.clear();
+        insta::assert_snapshot!(render(&changed, false), @"
         group     web: 1/2 members up, 1 ejected
         strategy  expression { choices = 2 }
         load      no monitor: what is told is kept, and no load is made of it
@@ -342,6 +342,6 @@ mod tests {
 
     #[test]
     fn ages_are_short() {
-        assert_eq!([0.04, 3.26, 75.0, -1.0].map(age), ["0.0s", "3.3s", "1m 15s", "0.0s"]);
+        assert_eq!([0.04, 3.26, 75.0, -1.0].map(format_age), ["0.0s", "3.3s", "1m 15s", "0.0s"]);
     }
 }

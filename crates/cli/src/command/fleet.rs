@@ -22,68 +22,73 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     control::run_each(&args.at, globals, |balancer, _| {
         let (_, status) = balancer.status()?;
-        let well = status.fleet.iter().flat_map(|fleet| &fleet.balancers).all(|one| one.state == "up");
-        let shown = match &status.fleet {
+        let all_up = status.fleet.iter().flat_map(|fleet| &fleet.balancers).all(|peer| peer.state == "up");
+        let text = match &status.fleet {
             Some(fleet) => render(fleet, globals.stdout_has_color()),
             None => "it acts alone: there is no [fleet] in its configuration\n".to_owned(),
         };
         let json = json!({"schema": 1, "fleet": status.fleet});
-        Ok(CommandOutput { is_ok: well, ..CommandOutput::from_view(json, shown) })
+        Ok(CommandOutput { is_ok: all_up, ..CommandOutput::from_view(json, text) })
     })
 }
 
 fn render(fleet: &FleetStatus, color: bool) -> String {
-    let own = vec![
-        TableCell::text("•").tone(TextStyle::Good),
-        TableCell::text(&fleet.name).tone(TextStyle::Strong),
+    let own_row = vec![
+        TableCell::text("•").style(TextStyle::Good),
+        TableCell::text(&fleet.name).style(TextStyle::Strong),
         TableCell::text(&fleet.address),
-        TableCell::text("this one").tone(TextStyle::Faint),
+        TableCell::text("this one").style(TextStyle::Faint),
     ];
-    let rows: Vec<Vec<TableCell>> =
-        [own].into_iter().chain(fleet.balancers.iter().map(|one| row(one, &fleet.address))).collect();
+    let rows: Vec<Vec<TableCell>> = [own_row]
+        .into_iter()
+        .chain(fleet.balancers.iter().map(|peer| balancer_row(peer, &fleet.address)))
+        .collect();
     let mut out = table(&rows, color);
-    let count = |datagrams: u64, bytes: u64| format!("{datagrams} datagrams, {}", kilobytes(bytes));
+    let count = |datagrams: u64, bytes: u64| format!("{datagrams} datagrams, {}", format_bytes(bytes));
     out.push_str(&format!(
         "sent {}  received {}",
         count(fleet.sent, fleet.sent_bytes),
         count(fleet.received, fleet.received_bytes),
     ));
-    for (number, what) in [(fleet.refused, "refused"), (fleet.unsent, "not sent")] {
+    for (number, label) in [(fleet.refused, "refused"), (fleet.unsent, "not sent")] {
         if number > 0 {
-            out.push_str(&format!("  {}", TextStyle::Bad.paint(&format!("{number} {what}"), color)));
+            out.push_str(&format!("  {}", TextStyle::Bad.paint(&format!("{number} {label}"), color)));
         }
     }
     out.push('\n');
     out
 }
 
-fn row(one: &BalancerStatus, own: &str) -> Vec<TableCell> {
-    let (glyph, tone) = match &*one.state {
+fn balancer_row(balancer: &BalancerStatus, own_address: &str) -> Vec<TableCell> {
+    let (glyph, style) = match &*balancer.state {
         "up" => ("✔", TextStyle::Good),
         "silent" => ("?", TextStyle::Fair),
         _ => ("✘", TextStyle::Bad),
     };
-    let name = if one.name.is_empty() { "(no name yet)" } else { &one.name };
-    let heard = match one.age_seconds {
+    let name = if balancer.name.is_empty() { "(no name yet)" } else { &balancer.name };
+    let last_heard = match balancer.age_seconds {
         ..1.0 => "heard just now".to_owned(),
         age => format!("heard {} ago", short_duration(age)),
     };
     // Two with one address cannot be told apart.
-    let address =
-        if one.address == own { format!("{} (as this one)", one.address) } else { one.address.clone() };
+    let address = if balancer.address == own_address {
+        format!("{} (as this one)", balancer.address)
+    } else {
+        balancer.address.clone()
+    };
     vec![
-        TableCell::text(glyph).tone(tone),
-        TableCell::text(&sanitize(name)).tone(TextStyle::Strong),
+        TableCell::text(glyph).style(style),
+        TableCell::text(&sanitize(name)).style(TextStyle::Strong),
         TableCell::text(&address),
-        TableCell::text(&one.state).tone(tone),
-        TableCell::text(&heard).tone(TextStyle::Faint),
-        TableCell::number(format!("{} reports", one.reports)),
-        TableCell::number(format!("{:.1} % lost", 100.0 * one.loss)),
-        TableCell::number(plimsoll_config::pluralize(one.groups, "group")),
+        TableCell::text(&balancer.state).style(style),
+        TableCell::text(&last_heard).style(TextStyle::Faint),
+        TableCell::number(format!("{} reports", balancer.reports)),
+        TableCell::number(format!("{:.1} % lost", 100.0 * balancer.loss)),
+        TableCell::number(plimsoll_config::pluralize(balancer.groups, "group")),
     ]
 }
 
-fn kilobytes(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),
         10_000..10_000_000 => format!("{} kB", bytes / 1000),
@@ -97,7 +102,7 @@ mod tests {
 
     #[test]
     fn each_has_a_line() {
-        let one = |name: &str, port: u16, state: &str, age_seconds, loss| BalancerStatus {
+        let peer = |name: &str, port: u16, state: &str, age_seconds, loss| BalancerStatus {
             name: name.into(),
             address: format!("10.0.0.2:{port}"),
             state: state.into(),
@@ -110,9 +115,9 @@ mod tests {
             name: "lb1".into(),
             address: "10.0.0.1:7946".into(),
             balancers: vec![
-                one("lb2", 7946, "up", 0.013, 0.0),
-                one("lb3", 7947, "silent", 2.5, 0.25),
-                one("", 7948, "lost", 41.0, 0.0),
+                peer("lb2", 7946, "up", 0.013, 0.0),
+                peer("lb3", 7947, "silent", 2.5, 0.25),
+                peer("", 7948, "lost", 41.0, 0.0),
             ],
             sent: 50_000,
             sent_bytes: 3_456_789,

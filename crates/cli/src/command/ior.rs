@@ -78,11 +78,11 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
         IorCommand::Show(IorShowArgs { group: Some(group), at, .. }) => {
             print_reference(&fetch_group_reference(group, at)?, globals)?
         }
-        IorCommand::Show(show) => {
-            print_reference(&read(show.reference.as_deref().unwrap_or_default())?, globals)?
+        IorCommand::Show(show_args) => {
+            print_reference(&read_reference(show_args.reference.as_deref().unwrap_or_default())?, globals)?
         }
-        IorCommand::Make(make) => {
-            let ior = build_reference(make)?;
+        IorCommand::Make(make_args) => {
+            let ior = build_reference(make_args)?;
             match globals.output {
                 OutputFormat::Table => output::write_stdout(&format!("{ior}\n"))?,
                 _ => print_reference(&ior, globals)?,
@@ -97,7 +97,7 @@ fn print_reference(ior: &Ior, globals: &GlobalArgs) -> Result<(), CliError> {
     match globals.output {
         OutputFormat::Ior => output::write_stdout(&format!("{ior}\n")),
         OutputFormat::Corbaloc => match Corbaloc::from_ior(ior) {
-            Some(place) => output::write_stdout(&format!("{place}\n")),
+            Some(corbaloc) => output::write_stdout(&format!("{corbaloc}\n")),
             None => {
                 Err(CliError::failed("the reference has no IIOP address, so that no corbaloc can say it"))
             }
@@ -107,26 +107,26 @@ fn print_reference(ior: &Ior, globals: &GlobalArgs) -> Result<(), CliError> {
 }
 
 /// Returns the reference by which clients reach a group.
-fn fetch_group_reference(group: &str, at: &BalancerSelector) -> Result<Ior, CliError> {
+fn fetch_group_reference(group: &str, selector: &BalancerSelector) -> Result<Ior, CliError> {
     if group.is_empty() || !group.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
-        return Err(usage(format_args!("{} is not the name of a group", sanitize(group))));
+        return Err(usage_error(format_args!("{} is not the name of a group", sanitize(group))));
     }
-    let reference: ObjectReference = at.endpoint()?.get(&format!("/v1/groups/{group}/ior"))?;
-    let other = |error: GiopError| {
+    let reference: ObjectReference = selector.endpoint()?.get(&format!("/v1/groups/{group}/ior"))?;
+    let version_error = |error: GiopError| {
         CliError::failed(format_args!("the balancer is of another version: {}", error.reason()))
     };
-    reference.ior.parse().map_err(other)
+    reference.ior.parse().map_err(version_error)
 }
 
 /// Returns the reference of a text, or of the file that the text names.
-fn read(reference: &str) -> Result<Ior, CliError> {
-    if let Some(ior) = parse(reference) {
+fn read_reference(reference: &str) -> Result<Ior, CliError> {
+    if let Some(ior) = parse_reference(reference) {
         return ior;
     }
     let path =
         reference.strip_prefix("file://").or_else(|| reference.strip_prefix("file:")).unwrap_or(reference);
     let unreadable = |error: std::io::Error| {
-        usage(format_args!(
+        usage_error(format_args!(
             "cannot read {path}: {error}; expected IOR:..., corbaloc:..., corbaname:... or a file with one \
              of them"
         ))
@@ -137,73 +137,83 @@ fn read(reference: &str) -> Result<Ior, CliError> {
         path => Box::new(std::fs::File::open(path).map_err(unreadable)?),
     };
     source.take(2 * MAX_TEXT as u64).read_to_string(&mut text).map_err(unreadable)?;
-    let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    parse(first).unwrap_or_else(|| {
-        Err(usage(format_args!("{path}: its first line is no reference; expected IOR:... or corbaloc:...")))
+    let first_line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    parse_reference(first_line).unwrap_or_else(|| {
+        Err(usage_error(format_args!(
+            "{path}: its first line is no reference; expected IOR:... or corbaloc:..."
+        )))
     })
 }
 
 /// Parses a reference; `None` if the text has the form of none.
-fn parse(text: &str) -> Option<Result<Ior, CliError>> {
-    let is = |scheme: &str| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
-    let ior = if is("IOR:") {
+fn parse_reference(text: &str) -> Option<Result<Ior, CliError>> {
+    let has_scheme =
+        |scheme: &str| text.get(..scheme.len()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(scheme));
+    let ior = if has_scheme("IOR:") {
         text.parse::<Ior>()
-    } else if is("corbaloc:") {
-        text.parse::<Corbaloc>().map(|place| place.ior())
-    } else if is("corbaname:") {
+    } else if has_scheme("corbaloc:") {
+        text.parse::<Corbaloc>().map(|corbaloc| corbaloc.ior())
+    } else if has_scheme("corbaname:") {
         text.parse::<Corbaname>().map(|name| name.service.ior())
     } else {
         return None;
     };
-    let begin: String = text.chars().take(60).collect();
-    Some(ior.map_err(|error| usage(format_args!("`{begin}`: {}", error.reason()))))
+    let excerpt: String = text.chars().take(60).collect();
+    Some(ior.map_err(|error| usage_error(format_args!("`{excerpt}`: {}", error.reason()))))
 }
 
-fn build_reference(make: &IorMakeArgs) -> Result<Ior, CliError> {
-    let mut places = Vec::new();
-    for address in &make.address {
+fn build_reference(args: &IorMakeArgs) -> Result<Ior, CliError> {
+    let mut corbalocs = Vec::new();
+    for address in &args.address {
         // The key is percent-encoded as in a corbaloc, which covers every key.
-        let place = format!("corbaloc:iiop:{}@{address}/{}", make.giop, make.key);
-        let place: Corbaloc = place.parse().map_err(|error: GiopError| {
-            usage(format_args!("`{address}` with key `{}`: {}", make.key, error.reason()))
+        let text = format!("corbaloc:iiop:{}@{address}/{}", args.giop, args.key);
+        let corbaloc: Corbaloc = text.parse().map_err(|error: GiopError| {
+            usage_error(format_args!("`{address}` with key `{}`: {}", args.key, error.reason()))
         })?;
-        places.push(place);
+        corbalocs.push(corbaloc);
     }
     let mut components = Vec::new();
-    if !make.no_code_sets {
+    if !args.no_code_sets {
         components.push(CodeSets::common_sets().component(ByteOrder::NATIVE));
     }
-    let others = places.iter().skip(1).flat_map(|place| &place.addresses);
+    let alternates = corbalocs.iter().skip(1).flat_map(|corbaloc| &corbaloc.addresses);
     components.extend(
-        others.map(|place| TaggedComponent::alternate_address(&place.host, place.port, ByteOrder::NATIVE)),
+        alternates.map(|address| {
+            TaggedComponent::alternate_address(&address.host, address.port, ByteOrder::NATIVE)
+        }),
     );
-    let Some(Corbaloc { addresses: places, key }) = places.into_iter().next() else {
-        return Err(usage("give --address"));
+    let Some(Corbaloc { addresses, key }) = corbalocs.into_iter().next() else {
+        return Err(usage_error("give --address"));
     };
-    let [place] = &places[..] else {
-        return Err(usage(format_args!("key `{}`: give one address each", escape_key(&key))));
+    let [address] = &addresses[..] else {
+        return Err(usage_error(format_args!("key `{}`: give one address each", escape_key(&key))));
     };
-    if place.version == GiopVersion::V1_0 {
+    if address.version == GiopVersion::V1_0 {
         // A profile of 1.0 has no room for components.
         components.clear();
     }
-    let profile =
-        IiopProfile { version: place.version, host: place.host.clone(), port: place.port, key, components };
+    let profile = IiopProfile {
+        version: address.version,
+        host: address.host.clone(),
+        port: address.port,
+        key,
+        components,
+    };
     Ok(Ior {
-        type_id: make.type_id.clone().into_bytes(),
+        type_id: args.type_id.clone().into_bytes(),
         profiles: vec![profile.to_tagged(ByteOrder::NATIVE)],
     })
 }
 
-fn usage(what: impl std::fmt::Display) -> CliError {
-    CliError::new(CliExitCode::Usage, what)
+fn usage_error(message: impl std::fmt::Display) -> CliError {
+    CliError::new(CliExitCode::Usage, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn make(address: &[&str], key: &str) -> IorMakeArgs {
+    fn make_args(address: &[&str], key: &str) -> IorMakeArgs {
         IorMakeArgs {
             address: address.iter().map(|address| (*address).to_owned()).collect(),
             key: key.to_owned(),
@@ -215,9 +225,9 @@ mod tests {
 
     #[test]
     fn what_is_made_is_read() {
-        let ior = build_reference(&make(&["127.0.0.1:2809", "[::1]:99"], "a%00b")).unwrap();
-        let again = read(&ior.to_string()).unwrap();
-        assert_eq!(again, ior);
+        let ior = build_reference(&make_args(&["127.0.0.1:2809", "[::1]:99"], "a%00b")).unwrap();
+        let parsed = read_reference(&ior.to_string()).unwrap();
+        assert_eq!(parsed, ior);
         let location = Corbaloc::from_ior(&ior).unwrap().to_string();
         assert_eq!(location, "corbaloc:iiop:1.2@127.0.0.1:2809,iiop:1.2@[::1]:99/a%00b");
         insta::assert_snapshot!(render::table(&ior, false), @r"
@@ -232,10 +242,10 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         for (address, key) in [("h:x", "k"), ("", "k"), ("a,:b", "k"), ("h:1", "%zz")] {
-            assert!(build_reference(&make(&[address], key)).is_err(), "{address} {key}");
+            assert!(build_reference(&make_args(&[address], key)).is_err(), "{address} {key}");
         }
         for reference in ["IOR:00", "corbaloc:rir:/k", "/no/such/file", "corbaname::h#%ff"] {
-            assert!(read(reference).is_err(), "{reference}");
+            assert!(read_reference(reference).is_err(), "{reference}");
         }
     }
 }

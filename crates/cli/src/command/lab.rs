@@ -105,8 +105,8 @@ struct BoundProcessArgs {
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     match &args.command {
-        LabCommand::List => list(globals),
-        LabCommand::Run(args) => start(args, globals),
+        LabCommand::List => list_experiments(globals),
+        LabCommand::Run(args) => start_run(args, globals),
         LabCommand::Report(args) => rebuild_reports(args, globals),
         LabCommand::Compare(args) => compare_runs(args, globals),
         LabCommand::Tie(args) => match &args.command[..] {
@@ -118,56 +118,56 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     }
 }
 
-fn list(globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let mut rows = vec![head(&["NAME", "QUICK", "FULL", "WHAT"])];
+fn list_experiments(globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let mut rows = vec![header_row(&["NAME", "QUICK", "FULL", "WHAT"])];
     let mut values = Vec::new();
     for (name, text) in library::EXPERIMENTS {
-        let experiment = parse(name, text)?;
-        let time = |mode| {
+        let experiment = parse_experiment(name, text)?;
+        let cost = |mode| {
             let points = plan::points(&experiment, mode);
             (points.len(), plan::estimated_time(&experiment, mode, &points))
         };
-        let ((quick, soon), (full, later)) = (time(RunLength::Quick), time(RunLength::Full));
-        let part = |points: usize, time| format!("{points} points, {}", short(time));
+        let ((quick, quick_time), (full, full_time)) = (cost(RunLength::Quick), cost(RunLength::Full));
+        let cell_text = |points: usize, time| format!("{points} points, {}", short(time));
         rows.push(vec![
             TableCell::text(name),
-            TableCell::text(&part(quick, soon)),
-            TableCell::text(&part(full, later)),
+            TableCell::text(&cell_text(quick, quick_time)),
+            TableCell::text(&cell_text(full, full_time)),
             TableCell::text(&experiment.title),
         ]);
         values.push(json!({
             "name": name, "title": experiment.title,
             "paper": experiment.paper, "claims": experiment.claims.len(),
-            "quick": { "points": quick, "seconds": soon.as_secs() },
-            "full": { "points": full, "seconds": later.as_secs() },
+            "quick": { "points": quick, "seconds": quick_time.as_secs() },
+            "full": { "points": full, "seconds": full_time.as_secs() },
         }));
     }
     globals.print_result(&values, || table(&rows, globals.stdout_has_color()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn start(args: &LabRunArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let (name, text) = read(&args.name)?;
-    let experiment = parse(&args.name, &text)?;
+fn start_run(args: &LabRunArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let (name, text) = read_experiment(&args.name)?;
+    let experiment = parse_experiment(&args.name, &text)?;
     let mode = if args.full { RunLength::Full } else { RunLength::Quick };
     let program = std::env::current_exe().map_err(CliError::failed)?;
     let arguments = ["lab", "tie", &std::process::id().to_string()].map(Into::into).to_vec();
-    let tie = ProcessLauncher { program, arguments, open_picker: lottery_picker::open };
+    let launcher = ProcessLauncher { program, arguments, open_picker: lottery_picker::open };
     // Processes have their folder as their working directory, so that its name must not depend on the current
     // one.
     let folder = std::path::absolute(&args.out.out).map_err(CliError::failed)?;
     let folder = folder.join(format!("{name}-{}", mode.name()));
-    let order = RunParameters {
+    let parameters = RunParameters {
         name: name.clone(),
         text,
         experiment,
         mode,
         resume: args.resume,
         folder: folder.clone(),
-        launcher: tie,
+        launcher,
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let runner = Runner::new(order).map_err(failure)?;
+    let runner = Runner::new(parameters).map_err(lab_failure)?;
     let budget = runner.budget();
     let skipped = if budget.done > 0 { format!(", {} of them done", budget.done) } else { String::new() };
     globals.print_message(&format!(
@@ -180,8 +180,8 @@ fn start(args: &LabRunArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> 
     let mut progress = LabProgress::new(globals)?;
     let outcome = runner.run(&mut progress);
     progress.end();
-    outcome.map_err(failure)?;
-    let report = report::write(&folder).map_err(failure)?;
+    outcome.map_err(lab_failure)?;
+    let report = report::write(&folder).map_err(lab_failure)?;
     print_claims(&[report], globals)
 }
 
@@ -190,12 +190,12 @@ fn rebuild_reports(args: &LabReportArgs, globals: &GlobalArgs) -> Result<ExitCod
     for entry in std::fs::read_dir(&args.out.out).into_iter().flatten() {
         let path = entry.map_err(CliError::failed)?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let length = name.strip_suffix("-quick").or_else(|| name.strip_suffix("-full"));
-        let base = length.unwrap_or(&name);
+        let stripped = name.strip_suffix("-quick").or_else(|| name.strip_suffix("-full"));
+        let base = stripped.unwrap_or(&name);
         // A folder that was moved aside has a number at the end.
-        let wanted = (args.names.is_empty() && length.is_some())
-            || args.names.iter().any(|asked| asked == base || *asked == name);
-        if wanted && path.join("run.json").exists() {
+        let is_selected = (args.names.is_empty() && stripped.is_some())
+            || args.names.iter().any(|requested| requested == base || *requested == name);
+        if is_selected && path.join("run.json").exists() {
             folders.push(path);
         }
     }
@@ -213,12 +213,12 @@ fn rebuild_reports(args: &LabReportArgs, globals: &GlobalArgs) -> Result<ExitCod
     for folder in &folders {
         match report::write(folder) {
             Ok(report) => reports.push(report),
-            Err(trouble) => {
+            Err(error) => {
                 damaged = true;
                 globals.print_message(&format!(
                     "{}: {}\n",
                     sanitize(&folder.display().to_string()),
-                    sanitize(&trouble.to_string())
+                    sanitize(&error.to_string())
                 ));
             }
         }
@@ -228,41 +228,41 @@ fn rebuild_reports(args: &LabReportArgs, globals: &GlobalArgs) -> Result<ExitCod
 }
 
 fn compare_runs(args: &LabCompareArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let pairs = compare::compare(&args.a, &args.b).map_err(failure)?;
-    let rows = || {
+    let pairs = compare::compare(&args.a, &args.b).map_err(lab_failure)?;
+    let render = || {
         let row = |pair: &compare::ComparedNumber| {
-            let tone = if pair.apart { TextStyle::Fair } else { TextStyle::Plain };
+            let style = if pair.apart { TextStyle::Fair } else { TextStyle::Plain };
             vec![
                 TableCell::text(&pair.point),
                 TableCell::text(pair.metric),
                 TableCell::text(&format_interval(pair.a)),
                 TableCell::text(&format_interval(pair.b)),
-                TableCell::text(&format!("{:+.1} %", (pair.ratio - 1.0) * 100.0)).tone(tone),
+                TableCell::text(&format!("{:+.1} %", (pair.ratio - 1.0) * 100.0)).style(style),
                 TableCell::text(if pair.apart { "differ" } else { "" }),
             ]
         };
-        let first = head(&["POINT", "METRIC", "A", "B", "CHANGE", ""]);
-        let rows: Vec<Vec<TableCell>> = std::iter::once(first).chain(pairs.iter().map(row)).collect();
+        let header = header_row(&["POINT", "METRIC", "A", "B", "CHANGE", ""]);
+        let rows: Vec<Vec<TableCell>> = std::iter::once(header).chain(pairs.iter().map(row)).collect();
         table(&rows, globals.stdout_has_color())
     };
-    globals.print_result(&pairs, rows)?;
+    globals.print_result(&pairs, render)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Shows every claim and the paths of the pages; exit code 1 if one fails.
 fn print_claims(reports: &[RunReport], globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     globals.print_result(&reports, || {
-        let mut rows = vec![head(&["", "EXPERIMENT", "CLAIM"])];
+        let mut rows = vec![header_row(&["", "EXPERIMENT", "CLAIM"])];
         for report in reports {
             for claim in &report.claims {
-                let (word, tone) = match (claim.pass, claim.decided, claim.required) {
+                let (label, style) = match (claim.pass, claim.decided, claim.required) {
                     (true, ..) => ("pass", TextStyle::Good),
                     (false, false, _) => ("not decided", TextStyle::Fair),
                     (false, true, true) => ("FAIL", TextStyle::Bad),
                     (false, true, false) => ("differs", TextStyle::Fair),
                 };
                 rows.push(vec![
-                    TableCell::text(word).tone(tone),
+                    TableCell::text(label).style(style),
                     TableCell::text(&format!("{} ({})", report.name, report.mode)),
                     TableCell::text(&claim.says),
                 ]);
@@ -271,54 +271,55 @@ fn print_claims(reports: &[RunReport], globals: &GlobalArgs) -> Result<ExitCode,
         table(&rows, globals.stdout_has_color())
     })?;
     for report in reports {
-        if let Some(why) = &report.skipped {
-            let (name, why) = (sanitize(&report.name), sanitize(why));
-            globals
-                .print_always(&format!("{name}: SKIPPED, nothing was run and no claim is decided: {why}\n"));
+        if let Some(reason) = &report.skipped {
+            let (name, reason) = (sanitize(&report.name), sanitize(reason));
+            globals.print_always(&format!(
+                "{name}: SKIPPED, nothing was run and no claim is decided: {reason}\n"
+            ));
         }
         for claim in report.claims.iter().filter(|claim| claim.decided && !claim.pass) {
             let numbers: Vec<String> = claim.numbers.iter().map(|number| sanitize(number)).collect();
-            let (name, says) = (sanitize(&report.name), sanitize(&claim.says));
-            globals.print_message(&format!("{name}: {says}:\n    {}\n", numbers.join("\n    ")));
+            let (name, claim_text) = (sanitize(&report.name), sanitize(&claim.says));
+            globals.print_message(&format!("{name}: {claim_text}:\n    {}\n", numbers.join("\n    ")));
         }
-        for (balancer, why) in &report.missing {
-            let (name, balancer, why) = (sanitize(&report.name), sanitize(balancer), sanitize(why));
-            globals.print_always(&format!("{name}: SKIPPED: {balancer}: {why}\n"));
+        for (balancer, reason) in &report.missing {
+            let (name, balancer, reason) = (sanitize(&report.name), sanitize(balancer), sanitize(reason));
+            globals.print_always(&format!("{name}: SKIPPED: {balancer}: {reason}\n"));
         }
         for point in &report.invalid {
             globals
                 .print_message(&format!("{}: INVALID: {point}: the load generator was late\n", report.name));
         }
         if report.skipped.is_none() && report.points.0 < report.points.1 {
-            let (have, all) = report.points;
+            let (measured, total) = report.points;
             globals.print_message(&format!(
-                "{}: {have} of {all} points measured; --resume goes on\n",
+                "{}: {measured} of {total} points measured; --resume goes on\n",
                 report.name
             ));
         }
         globals.print_message(&format!("report: {}\n", report.page.display()));
     }
-    let good = |report: &RunReport| report.pass || report.skipped.is_some();
-    Ok(if reports.iter().all(good) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_accepted = |report: &RunReport| report.pass || report.skipped.is_some();
+    Ok(if reports.iter().all(is_accepted) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns the first row of a table.
-fn head(words: &[&str]) -> Vec<TableCell> {
-    words.iter().map(|word| TableCell::text(word).tone(TextStyle::Strong)).collect()
+fn header_row(names: &[&str]) -> Vec<TableCell> {
+    names.iter().map(|name| TableCell::text(name).style(TextStyle::Strong)).collect()
 }
 
 /// Returns the name and the text of an experiment.
-fn read(name: &str) -> Result<(String, String), CliError> {
+fn read_experiment(name: &str) -> Result<(String, String), CliError> {
     if let Some(text) = library::find_experiment(name) {
         return Ok((name.to_owned(), text.to_owned()));
     }
     let path = Path::new(name);
     let text = std::fs::read_to_string(path).map_err(|error| {
-        let known: Vec<&str> = library::EXPERIMENTS.iter().map(|(name, _)| *name).collect();
-        let known = known.join(", ");
+        let names: Vec<&str> = library::EXPERIMENTS.iter().map(|(name, _)| *name).collect();
+        let names = names.join(", ");
         CliError::new(
             CliExitCode::Usage,
-            format_args!("cannot read {name}: {error}; name a file, or one of {known}"),
+            format_args!("cannot read {name}: {error}; name a file, or one of {names}"),
         )
     })?;
     let stem =
@@ -326,20 +327,20 @@ fn read(name: &str) -> Result<(String, String), CliError> {
     Ok((stem, text))
 }
 
-fn parse(name: &str, text: &str) -> Result<Experiment, CliError> {
-    Experiment::parse(text).map_err(|wrong| {
+fn parse_experiment(name: &str, text: &str) -> Result<Experiment, CliError> {
+    Experiment::parse(text).map_err(|errors| {
         let source = Arc::new(SourceText::new(name, text));
-        let list =
-            wrong.into_iter().map(|wrong| ConfigDiagnostic::error(wrong.span, wrong.message)).collect();
-        CliError::rendered(CliExitCode::Usage, ConfigDiagnostics::new(source, list))
+        let diagnostics =
+            errors.into_iter().map(|error| ConfigDiagnostic::error(error.span, error.message)).collect();
+        CliError::rendered(CliExitCode::Usage, ConfigDiagnostics::new(source, diagnostics))
     })
 }
 
-fn failure(trouble: LabError) -> CliError {
-    match trouble {
+fn lab_failure(error: LabError) -> CliError {
+    match error {
         // The message may end with the last output of a child.
-        LabError::Failed(why) => CliError::failed(sanitize(&why)),
-        LabError::Refused(why) => CliError::new(CliExitCode::Usage, sanitize(&why)),
-        LabError::Interrupted => CliError::new(CliExitCode::Interrupted, trouble),
+        LabError::Failed(reason) => CliError::failed(sanitize(&reason)),
+        LabError::Refused(reason) => CliError::new(CliExitCode::Usage, sanitize(&reason)),
+        LabError::Interrupted => CliError::new(CliExitCode::Interrupted, error),
     }
 }

@@ -61,7 +61,7 @@ struct LeaseFilter {
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     match &args.what {
         LeasesCommand::Show { group, at } => {
-            let path = path(group)?;
+            let path = leases_path(group)?;
             control::run_each(at, globals, |balancer, _| {
                 let json: Value = balancer.get(&path)?;
                 let list = LeaseList::deserialize(&json).map_err(|error| {
@@ -70,23 +70,23 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
                 Ok(CommandOutput::from_view(json, render(&list, globals.stdout_has_color())))
             })
         }
-        LeasesCommand::End { group, whose, at } => {
-            let path = path(group)?;
-            let body = json!({"member": whose.member, "from": whose.from});
+        LeasesCommand::End { group, whose: filter, at } => {
+            let path = leases_path(group)?;
+            let body = json!({"member": filter.member, "from": filter.from});
             control::run_each(at, globals, |balancer, _| {
-                let said = balancer.delete(&path, &body)?;
-                let ended = said["ended"].as_u64().unwrap_or_default();
+                let response = balancer.delete(&path, &body)?;
+                let ended = response["ended"].as_u64().unwrap_or_default();
                 let ended = pluralize(usize::try_from(ended).unwrap_or(usize::MAX), "lease");
-                Ok(CommandOutput::from_action(said, format!("{group}: {ended} ended\n")))
+                Ok(CommandOutput::from_action(response, format!("{group}: {ended} ended\n")))
             })
         }
     }
 }
 
 /// Returns the path of the leases of a group.
-fn path(group: &str) -> Result<String, CliError> {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if group.is_empty() || !group.bytes().all(known) {
+fn leases_path(group: &str) -> Result<String, CliError> {
+    let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if group.is_empty() || !group.bytes().all(is_name_byte) {
         return Err(CliError::new(
             CliExitCode::Usage,
             format_args!("{} is not the name of a group", sanitize(group)),
@@ -102,15 +102,15 @@ struct LeaseList {
 }
 
 fn render(list: &LeaseList, color: bool) -> String {
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
-    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).style(TextStyle::Strong);
     let mut rows = vec![vec![heading("MEMBER"), heading("FROM"), number("LEASES"), number("LEFT")]];
     for LeaseHolder { member, from, leases, left_seconds } in &list.lessees {
-        let others = member.is_none();
+        let is_other = member.is_none();
         rows.push(vec![
             TableCell::text(member.as_deref().unwrap_or("others")),
             TableCell::text(&from.map_or_else(
-                || if others { "-" } else { "unix socket" }.to_owned(),
+                || if is_other { "-" } else { "unix socket" }.to_owned(),
                 |from| from.to_string(),
             )),
             TableCell::number(leases),
@@ -147,9 +147,9 @@ mod tests {
 
     #[test]
     fn a_group_has_a_plain_name() {
-        assert_eq!(path("web").unwrap(), "/v1/groups/web/leases");
+        assert_eq!(leases_path("web").unwrap(), "/v1/groups/web/leases");
         for name in ["", "a/b", "a b", "../x"] {
-            assert!(path(name).is_err(), "{name}");
+            assert!(leases_path(name).is_err(), "{name}");
         }
     }
 }

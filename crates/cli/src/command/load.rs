@@ -156,7 +156,7 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     let mut save = args.save.as_deref().map(ResultFile::create).transpose()?;
     let outcome = if args.merge.is_empty() {
         if args.rate.is_none() && args.concurrency.is_none() && args.replay.is_none() {
-            return Err(usage(
+            return Err(usage_error(
                 "how much? give --rate 100 (per second), --replay access.log or --concurrency 64",
             ));
         }
@@ -168,18 +168,18 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     if let Some(save) = &mut save {
         save.write(&outcome)?;
     }
-    let judged: Vec<_> = args.fail_if.iter().map(|threshold| threshold.judge(&outcome)).collect();
+    let verdicts: Vec<_> = args.fail_if.iter().map(|threshold| threshold.judge(&outcome)).collect();
     match globals.output {
-        OutputFormat::Json => globals.print_result(&outcome.to_json(&judged), String::new)?,
+        OutputFormat::Json => globals.print_result(&outcome.to_json(&verdicts), String::new)?,
         OutputFormat::Hgrm => {
             output::write_stdout(&text_report::percentile_distribution(&outcome.record.latency))?
         }
-        OutputFormat::Html => output::write_stdout(&html_report::render(&outcome, &judged))?,
+        OutputFormat::Html => output::write_stdout(&html_report::render(&outcome, &verdicts))?,
         // References and models have forms of their own, which are refused for all other commands before they
         // begin.
-        _ => output::write_stdout(&text_report::render(&outcome, &judged, globals.stdout_has_color()))?,
+        _ => output::write_stdout(&text_report::render(&outcome, &verdicts, globals.stdout_has_color()))?,
     }
-    finish(&outcome, judged.iter().all(|threshold| threshold.passed), globals)
+    finish(&outcome, verdicts.iter().all(|verdict| verdict.passed), globals)
 }
 
 /// A file for the result, known to be writable before the run begins.
@@ -191,7 +191,10 @@ struct ResultFile<'a> {
 impl<'a> ResultFile<'a> {
     fn create(path: &'a Path) -> Result<Self, CliError> {
         let file = File::options().write(true).create(true).truncate(false).open(path).map_err(|error| {
-            usage(format_args!("cannot write {}: {error}; choose another file for --save", path.display()))
+            usage_error(format_args!(
+                "cannot write {}: {error}; choose another file for --save",
+                path.display()
+            ))
         })?;
         Ok(Self { path, file })
     }
@@ -230,8 +233,8 @@ fn finish(outcome: &LoadResult, passed: bool, globals: &GlobalArgs) -> Result<Ex
     Ok(if passed { ExitCode::SUCCESS } else { CliExitCode::Failed.into() })
 }
 
-fn usage(what: impl std::fmt::Display) -> CliError {
-    CliError::new(CliExitCode::Usage, what)
+fn usage_error(message: impl std::fmt::Display) -> CliError {
+    CliError::new(CliExitCode::Usage, message)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

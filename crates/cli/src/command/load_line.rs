@@ -8,40 +8,40 @@ use crate::control::format::{TableCell, TextStyle, latency};
 /// Returns a line for each group that has a load line: its capacity, the free part of that, and the error of
 /// the prediction.
 pub(super) fn capacity_rows<'s>(groups: impl IntoIterator<Item = &'s GroupStatus>) -> Vec<Vec<TableCell>> {
-    let named = groups.into_iter().filter_map(|group| Some((group, group.load_line.as_ref()?)));
-    named.map(|(group, line)| row(group, line)).collect()
+    let with_lines = groups.into_iter().filter_map(|group| Some((group, group.load_line.as_ref()?)));
+    with_lines.map(|(group, line)| capacity_row(group, line)).collect()
 }
 
-fn row(group: &GroupStatus, line: &LoadLine) -> Vec<TableCell> {
-    let name = TableCell::text(&group.name).tone(TextStyle::Strong);
+fn capacity_row(group: &GroupStatus, line: &LoadLine) -> Vec<TableCell> {
+    let name = TableCell::text(&group.name).style(TextStyle::Strong);
     if let Some((low, high)) = line.range() {
-        let range = format!("load line {} to {}/s", rate(low), rate(high));
-        let why = TableCell::text(&format!("range: {}", line.why)).tone(TextStyle::Faint);
-        return vec![name, TableCell::text(&range), why];
+        let range = format!("load line {} to {}/s", format_rate(low), format_rate(high));
+        let reason = TableCell::text(&format!("range: {}", line.why)).style(TextStyle::Faint);
+        return vec![name, TableCell::text(&range), reason];
     }
     let (Some(capacity), Some(headroom)) = (line.capacity, line.headroom) else {
-        let why = format!("load line not known: {}", line.why);
-        return vec![name, TableCell::text(&why).tone(TextStyle::Faint)];
+        let reason = format!("load line not known: {}", line.why);
+        return vec![name, TableCell::text(&reason).style(TextStyle::Faint)];
     };
-    let between = match (line.capacity_low, line.capacity_high) {
-        (Some(low), Some(high)) => format!(" ({} to {})", rate(low), rate(high)),
+    let range_text = match (line.capacity_low, line.capacity_high) {
+        (Some(low), Some(high)) => format!(" ({} to {})", format_rate(low), format_rate(high)),
         _ => String::new(),
     };
-    let by = if line.limited_by == "balancer" { ", by the balancer itself" } else { "" };
-    let free = match headroom {
-        over if over < 0.0 => format!("{:.0}% over it", -over * 100.0),
-        free => format!("{:.0}% below it", free * 100.0),
+    let limited_by = if line.limited_by == "balancer" { ", by the balancer itself" } else { "" };
+    let headroom_text = match headroom {
+        excess if excess < 0.0 => format!("{:.0}% over it", -excess * 100.0),
+        share => format!("{:.0}% below it", share * 100.0),
     };
-    let tone = match headroom {
+    let style = match headroom {
         ..0.05 => TextStyle::Bad,
         0.05..0.2 => TextStyle::Fair,
         _ => TextStyle::Good,
     };
     vec![
         name,
-        TableCell::text(&format!("load line {}/s{between}{by}", rate(capacity))),
-        TableCell::text(&free).tone(tone),
-        TableCell::text(&prediction_error(line)).tone(if line.verdict == "poor" {
+        TableCell::text(&format!("load line {}/s{range_text}{limited_by}", format_rate(capacity))),
+        TableCell::text(&headroom_text).style(style),
+        TableCell::text(&prediction_error(line)).style(if line.verdict == "poor" {
             TextStyle::Bad
         } else {
             TextStyle::Faint
@@ -53,8 +53,8 @@ fn row(group: &GroupStatus, line: &LoadLine) -> Vec<TableCell> {
 fn prediction_error(line: &LoadLine) -> String {
     match line.error {
         Some(error) => {
-            let checked = pluralize(line.predictions_checked as usize, "prediction");
-            format!("{}: {checked} checked, off by {:.0}%", line.verdict, error * 100.0)
+            let checked_count = pluralize(line.predictions_checked as usize, "prediction");
+            format!("{}: {checked_count} checked, off by {:.0}%", line.verdict, error * 100.0)
         }
         None => format!("{}: no prediction checked yet", line.verdict),
     }
@@ -65,16 +65,16 @@ pub(super) fn prediction_rows(group: &GroupStatus) -> Vec<Vec<TableCell>> {
     let Some(line) = &group.load_line else { return Vec::new() };
     let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), latency);
     let mut rows = Vec::new();
-    for (place, predicted) in line.predicted.iter().enumerate() {
+    for (index, prediction) in line.predicted.iter().enumerate() {
         let mut row = vec![
             TableCell::text(&group.name),
-            TableCell::text(&format!("at {:.0}%", predicted.load * 100.0)),
-            TableCell::number(format!("{}/s", rate(predicted.requests_per_second))),
-            TableCell::text(&format!("p50 {}  p99 {}", time(predicted.p50), time(predicted.p99))),
+            TableCell::text(&format!("at {:.0}%", prediction.load * 100.0)),
+            TableCell::number(format!("{}/s", format_rate(prediction.requests_per_second))),
+            TableCell::text(&format!("p50 {}  p99 {}", time(prediction.p50), time(prediction.p99))),
         ];
         // All of it has the same age.
-        if place == 0 && line.age_seconds >= 0.5 {
-            row.push(TableCell::text(&format!("{:.0}s ago", line.age_seconds)).tone(TextStyle::Faint));
+        if index == 0 && line.age_seconds >= 0.5 {
+            row.push(TableCell::text(&format!("{:.0}s ago", line.age_seconds)).style(TextStyle::Faint));
         }
         rows.push(row);
     }
@@ -83,26 +83,28 @@ pub(super) fn prediction_rows(group: &GroupStatus) -> Vec<Vec<TableCell>> {
             TableCell::text(&group.name),
             TableCell::text(&change.about),
             TableCell::number(
-                change.capacity.map_or_else(|| "-".to_owned(), |most| format!("{}/s", rate(most))),
+                change
+                    .capacity
+                    .map_or_else(|| "-".to_owned(), |capacity| format!("{}/s", format_rate(capacity))),
             ),
-            effect(change),
+            effect_cell(change),
         ]);
     }
     rows
 }
 
-fn effect(change: &WhatIf) -> TableCell {
-    let free = match (change.over, change.headroom) {
+fn effect_cell(change: &WhatIf) -> TableCell {
+    let outcome = match (change.over, change.headroom) {
         (Some(true), _) if change.capacity == Some(0.0) => {
-            return TableCell::text("nobody is left to serve").tone(TextStyle::Bad);
+            return TableCell::text("nobody is left to serve").style(TextStyle::Bad);
         }
-        (Some(true), _) => return TableCell::text("over the load line").tone(TextStyle::Bad),
+        (Some(true), _) => return TableCell::text("over the load line").style(TextStyle::Bad),
         (Some(false), Some(headroom)) => format!("{:.0}% free", headroom * 100.0),
         (Some(false), None) => "below the load line".to_owned(),
-        (None, _) => return TableCell::text("unknown").tone(TextStyle::Faint),
+        (None, _) => return TableCell::text("unknown").style(TextStyle::Faint),
     };
     let p99 = change.p99.map_or(String::new(), |p99| format!("  p99 {}", latency(p99)));
-    TableCell::text(&format!("{free}{p99}"))
+    TableCell::text(&format!("{outcome}{p99}"))
 }
 
 /// Returns the capacity of a member, in requests a second.
@@ -111,7 +113,7 @@ pub(super) fn capacity(member: &MemberStatus) -> Option<f64> {
 }
 
 pub(super) fn format_capacity(member: &MemberStatus) -> String {
-    capacity(member).map_or_else(|| "-".to_owned(), |capacity| format!("{}/s", rate(capacity)))
+    capacity(member).map_or_else(|| "-".to_owned(), |capacity| format!("{}/s", format_rate(capacity)))
 }
 
 /// Returns the part of it that is in use.
@@ -121,7 +123,7 @@ pub(super) fn format_used_share(member: &MemberStatus) -> String {
 }
 
 /// Returns a rate with three digits, which is more than its accuracy.
-fn rate(rate: f64) -> String {
+fn format_rate(rate: f64) -> String {
     match rate {
         ..9.95 => format!("{rate:.1}"),
         ..999.5 => format!("{rate:.0}"),
@@ -252,7 +254,7 @@ pub(super) mod tests {
         member.load_line =
             Some(MemberLoadLine { capacity: Some(9.94), used: Some(0.412), ..MemberLoadLine::default() });
         assert_eq!((format_capacity(&member), format_used_share(&member)), ("9.9/s".into(), "41%".into()));
-        let said = [10.0, 999.0, 1234.0, 123_456.0].map(rate);
-        assert_eq!(said, ["10", "999", "1.2k", "123k"]);
+        let formatted = [10.0, 999.0, 1234.0, 123_456.0].map(format_rate);
+        assert_eq!(formatted, ["10", "999", "1.2k", "123k"]);
     }
 }

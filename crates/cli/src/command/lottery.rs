@@ -114,51 +114,51 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
         .max_blocking_threads(4)
         .build()
         .map_err(|error| CliError::failed(format_args!("cannot start: {error}")))?;
-    let done = runtime.block_on(run_until_stopped(args, file));
+    let result = runtime.block_on(run_until_stopped(args, file));
     runtime.shutdown_background();
-    done
+    result
 }
 
 /// Serves until it is stopped.
 async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCode, CliError> {
     // The signals are taken before anything listens, so that none finds the process unprepared.
-    let taken = [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(signal);
-    let [Ok(mut hangup), Ok(mut term), Ok(mut int)] = taken else {
+    let signals = [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let [Ok(mut hangup), Ok(mut term), Ok(mut int)] = signals else {
         return Err(CliError::failed("cannot take signals"));
     };
-    let alone = file.lottery.peers.is_empty() && file.lottery.multicast.is_none();
-    let keys = key_file::open_or_create(&file.keys(), alone || args.new_keys)?;
+    let is_alone = file.lottery.peers.is_empty() && file.lottery.multicast.is_none();
+    let keys = key_file::open_or_create(&file.keys(), is_alone || args.new_keys)?;
     let settings = file
         .settings(keys, config::look_up)
         .map_err(|problems| CliError::rendered(CliExitCode::Failed, problems))?;
     let table = &file.lottery.admin;
     let (config, rules) = control_config(table.control_section(), table.audit.as_ref())?;
     let audit = config.audit.clone();
-    let controlled = config.control.is_some() || config.secured.is_some();
-    let agent = plimsoll_agent::AgentConfig {
+    let has_control = config.control.is_some() || config.secured.is_some();
+    let agent_config = plimsoll_agent::AgentConfig {
         listen: file.lottery.status.0,
         ..plimsoll_agent::AgentConfig::default()
     };
-    let agent = Agent::open(agent).await.map_err(CliError::failed)?;
+    let agent = Agent::open(agent_config).await.map_err(CliError::failed)?;
     if let Some(address) = agent.addr() {
         tracing::info!("listening status {address}: /load, /metrics, /v1/report");
     }
-    let mut force = settings.clone();
+    let mut active_settings = settings.clone();
     let mut lottery = LotteryDaemon::start(settings).map_err(|error| {
-        let listen = force.listen;
+        let listen = active_settings.listen;
         CliError::failed(format_args!(
             "cannot listen on {listen}: {error}; stop what listens there, or choose an address of this \
              machine"
         ))
     })?;
-    for service in &force.services {
+    for service in &active_settings.services {
         tracing::info!("service {} ({:#010x}): server {}", service.name, service.id, service.server);
     }
-    let told = agent.reporter();
-    let mut senses = ServiceSensors::start(&file).await.map_err(CliError::failed)?;
-    let (desk, mut inbox) = DaemonAdmin::new(told.clone());
-    let admin = match controlled {
-        true => Some(plimsoll_admin::start_daemon(config, desk.clone()).map_err(|error| {
+    let reporter = agent.reporter();
+    let mut sensors = ServiceSensors::start(&file).await.map_err(CliError::failed)?;
+    let (daemon_admin, mut requests) = DaemonAdmin::new(reporter.clone());
+    let admin = match has_control {
+        true => Some(plimsoll_admin::start_daemon(config, daemon_admin.clone()).map_err(|error| {
             CliError::failed(error.to_string().replace("plimsoll stop", "plimsoll lottery stop"))
         })?),
         false => None,
@@ -174,30 +174,30 @@ async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCod
         "listening lottery {}: member {}, {}, {}",
         lottery.address(),
         file.lottery.member,
-        pluralize(force.services.len(), "service"),
-        pluralize(force.peers.len(), "peer")
+        pluralize(active_settings.services.len(), "service"),
+        pluralize(active_settings.peers.len(), "peer")
     );
     notify_systemd(&[NotifyState::Ready]);
-    let (mut ended, mut reload_error) = (None, None);
+    let (mut end_reason, mut reload_error) = (None, None);
     agent
         .run(async {
             loop {
-                let peers = force.peers.clone();
+                let peers = active_settings.peers.clone();
                 tokio::select! {
-                    end = run_feed(&file, &lottery, &told, &senses) => ended = Some(end),
+                    end = run_feed(&file, &lottery, &reporter, &sensors) => end_reason = Some(end),
                     () = lottery.check() => {}
                     signal = wait_for_stop(&mut term, &mut int) => {
                         audit_signal(audit.as_deref(), signal, "stop", Ok(()));
                     }
                     asked = handle_requests(
-                        &lottery, &mut inbox, &file, &mut force, reload_error.as_deref(),
+                        &lottery, &mut requests, &file, &mut active_settings, reload_error.as_deref(),
                     ) => {
                         if let HostAction::Reload(reply) = asked {
                             let mut all = ReloadContext {
                                 file: &mut file,
-                                active_settings: &mut force,
+                                active_settings: &mut active_settings,
                                 lottery: &mut lottery,
-                                sensors: &mut senses,
+                                sensors: &mut sensors,
                             };
                             let outcome = all.reload(args, &rules).await;
                             reload_error = outcome.as_ref().err().cloned();
@@ -207,46 +207,46 @@ async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCod
                         }
                     }
                     peers = peer_lookup::changed_addresses(&file, peers) => {
-                        force.peers = peers;
-                        lottery.apply_settings(force.clone()).await;
+                        active_settings.peers = peers;
+                        lottery.apply_settings(active_settings.clone()).await;
                         continue;
                     }
                     _ = hangup.recv() => {
                         let mut all = ReloadContext {
                             file: &mut file,
-                            active_settings: &mut force,
+                            active_settings: &mut active_settings,
                             lottery: &mut lottery,
-                            sensors: &mut senses,
+                            sensors: &mut sensors,
                         };
                         let outcome = all.reload(args, &rules).await;
-                        let done = outcome.as_ref().map(drop).map_err(String::as_str);
-                        audit_signal(audit.as_deref(), "SIGHUP", "reload", done);
+                        let audit_result = outcome.as_ref().map(drop).map_err(String::as_str);
+                        audit_signal(audit.as_deref(), "SIGHUP", "reload", audit_result);
                         reload_error = outcome.err();
                         continue;
                     }
                 }
                 break;
             }
-            desk.mark_stopping();
+            daemon_admin.mark_stopping();
             notify_systemd(&[NotifyState::Stopping]);
         })
         .await;
     // Questions from here on are answered with the end of the daemon.
-    drop(inbox);
-    match ended {
+    drop(requests);
+    match end_reason {
         // The failure makes a watching Supervisor start another process.
         Some(DaemonEnd::ThreadEnded) => {
             return Err(CliError::failed(
                 "the daemon's thread has ended, which it never should: please report it",
             ));
         }
-        Some(DaemonEnd::DuplicateMember(other)) => {
+        Some(DaemonEnd::DuplicateMember(address)) => {
             lottery.leave().await;
             let member = file.lottery.member;
             return Err(CliError::new(
                 CliExitCode::Usage,
                 format_args!(
-                    "member {member} is another daemon, at {other}: give this one a number of its own"
+                    "member {member} is another daemon, at {address}: give this one a number of its own"
                 ),
             ));
         }
@@ -276,22 +276,22 @@ impl ReloadContext<'_> {
     /// Reads the file and the keys again; returns one line for each difference.
     async fn reload(&mut self, args: &Args, rules: &ActiveRules) -> Result<Vec<String>, String> {
         let outcome = self.read_files(args, rules).await;
-        if let Err(why) = &outcome {
-            tracing::error!("not reloaded, all stays as it was: {why}");
+        if let Err(error) = &outcome {
+            tracing::error!("not reloaded, all stays as it was: {error}");
         }
         outcome
     }
 
     async fn read_files(&mut self, args: &Args, rules: &ActiveRules) -> Result<Vec<String>, String> {
-        let (fresh, mut settings, changes) = reload::read_settings(args, self.file, self.active_settings)?;
+        let (new_file, mut settings, changes) = reload::read_settings(args, self.file, self.active_settings)?;
         // The incarnation is the start of the process.
         settings.incarnation = self.active_settings.incarnation;
-        let fresh_rules = fresh.lottery.admin.control_section().rules()?;
-        let senses = ServiceSensors::start(&fresh).await?;
+        let new_rules = new_file.lottery.admin.control_section().rules()?;
+        let sensors = ServiceSensors::start(&new_file).await?;
         reload::log_changes(&changes);
-        rules.replace(fresh_rules);
+        rules.replace(new_rules);
         self.lottery.reconfigure(settings.clone()).await;
-        (*self.file, *self.active_settings, *self.sensors) = (fresh, settings, senses);
+        (*self.file, *self.active_settings, *self.sensors) = (new_file, settings, sensors);
         Ok(changes)
     }
 }
@@ -311,7 +311,7 @@ impl Args {
                 config::read_lottery(path).map_err(|error| CliError::rendered(CliExitCode::Usage, error))
             }
             None => {
-                let text = self.flags.to_toml().map_err(|why| CliError::new(CliExitCode::Usage, why))?;
+                let text = self.flags.to_toml().map_err(|error| CliError::new(CliExitCode::Usage, error))?;
                 config::read_lottery_text("the command line", text.into_bytes())
                     .map_err(|problems| CliError::new(CliExitCode::Usage, problems.first()))
             }
@@ -322,13 +322,13 @@ impl Args {
     /// config check`.
     fn check(&self, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
         if let (Some(path), true) = (&self.config, globals.is_json()) {
-            let read = config::read_lottery(path);
-            let problems = match &read {
+            let result = config::read_lottery(path);
+            let problems = match &result {
                 Ok(file) => file.warnings.to_json(),
                 Err(ReadError::Wrong(problems)) => problems.to_json(),
                 Err(error @ ReadError::Io(_)) => return Err(CliError::rendered(CliExitCode::Usage, error)),
             };
-            let (ok, file) = (read.is_ok(), config::name_of(path));
+            let (ok, file) = (result.is_ok(), config::name_of(path));
             let report = json!({ "schema": 1, "file": file, "ok": ok, "problems": problems });
             globals.print_result(&report, String::new)?;
             return Ok(if ok { ExitCode::SUCCESS } else { CliExitCode::Usage.into() });

@@ -42,9 +42,11 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
 /// Collects the page of a command and those of all commands below it.
 fn collect(command: &clap::Command, pages: &mut Vec<(String, String)>) -> Result<(), CliError> {
     pages.push(render(command)?);
-    for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set())
+    for subcommand in command
+        .get_subcommands()
+        .filter(|subcommand| subcommand.get_name() != "help" && !subcommand.is_hide_set())
     {
-        collect(inner, pages)?;
+        collect(subcommand, pages)?;
     }
     Ok(())
 }

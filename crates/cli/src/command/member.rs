@@ -274,11 +274,11 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 /// The maximum number of members in a process.
-const MEMBERS: usize = 1000;
+const MAX_MEMBERS: usize = 1000;
 
 fn members(text: &str) -> Result<usize, String> {
-    let count = text.parse().ok().filter(|count| (1..=MEMBERS).contains(count));
-    count.ok_or_else(|| format!("expected a whole number from 1 to {MEMBERS}"))
+    let count = text.parse().ok().filter(|count| (1..=MAX_MEMBERS).contains(count));
+    count.ok_or_else(|| format!("expected a whole number from 1 to {MAX_MEMBERS}"))
 }
 
 fn above_zero(text: &str) -> Result<f64, String> {
@@ -288,9 +288,10 @@ fn above_zero(text: &str) -> Result<f64, String> {
 
 /// Parses a text that may be used in a form as it is.
 fn visible(text: &str) -> Result<String, String> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-_[]".contains(&byte);
-    let fine = !text.is_empty() && text.bytes().all(plain);
-    fine.then(|| text.to_owned())
+    let is_allowed_byte = |byte: u8| byte.is_ascii_alphanumeric() || b".:-_[]".contains(&byte);
+    let is_valid = !text.is_empty() && text.bytes().all(is_allowed_byte);
+    is_valid
+        .then(|| text.to_owned())
         .ok_or_else(|| "expected an address or a name, such as 10.0.0.1:80".to_owned())
 }
 

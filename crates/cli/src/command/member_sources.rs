@@ -9,12 +9,12 @@ use crate::control::format::{TableCell, TextStyle, short_duration};
 pub(super) fn source_rows<'a>(groups: impl IntoIterator<Item = &'a GroupStatus>) -> Vec<Vec<TableCell>> {
     groups
         .into_iter()
-        .flat_map(|group| group.discovery.iter().map(|source| line(&group.name, source)))
+        .flat_map(|group| group.discovery.iter().map(|source| source_row(&group.name, source)))
         .collect()
 }
 
-fn line(group: &str, source: &SourceStatus) -> Vec<TableCell> {
-    let (glyph, tone) =
+fn source_row(group: &str, source: &SourceStatus) -> Vec<TableCell> {
+    let (glyph, style) =
         if source.error.is_some() { ("‼", TextStyle::Bad) } else { ("↻", TextStyle::Good) };
     let age = match source.age_seconds {
         Some(age) => format!("{} ago", short_duration(age)),
@@ -26,13 +26,13 @@ fn line(group: &str, source: &SourceStatus) -> Vec<TableCell> {
         (None, _) => String::new(),
     };
     vec![
-        TableCell::text(glyph).tone(tone),
-        TableCell::text(group).tone(TextStyle::Strong),
+        TableCell::text(glyph).style(style),
+        TableCell::text(group).style(TextStyle::Strong),
         TableCell::text(&source.kind),
         TableCell::text(&source.what),
         TableCell::text(&pluralize(source.members, "member")),
-        TableCell::text(&age).tone(TextStyle::Faint),
-        TableCell::text(&error).tone(TextStyle::Bad),
+        TableCell::text(&age).style(TextStyle::Faint),
+        TableCell::text(&error).style(TextStyle::Bad),
     ]
 }
 
@@ -50,11 +50,11 @@ mod tests {
             age_seconds,
             ..SourceStatus::default()
         };
-        let mut lost = source("dns", "web.example.org:8080", 2, Some(75.0));
-        (lost.error, lost.failing_seconds) = (Some("it failed (SERVFAIL)".into()), Some(70.0));
-        let mut never = source("http", "http://10.0.0.1:8500/v1/members", 0, None);
-        never.error = Some("cannot connect".into());
-        let discovery = vec![source("file", "/etc/plimsoll/web.members", 1, Some(0.4)), lost, never];
+        let mut failing = source("dns", "web.example.org:8080", 2, Some(75.0));
+        (failing.error, failing.failing_seconds) = (Some("it failed (SERVFAIL)".into()), Some(70.0));
+        let mut unanswered = source("http", "http://10.0.0.1:8500/v1/members", 0, None);
+        unanswered.error = Some("cannot connect".into());
+        let discovery = vec![source("file", "/etc/plimsoll/web.members", 1, Some(0.4)), failing, unanswered];
         let groups = [GroupStatus { name: "web".into(), discovery, ..GroupStatus::default() }];
         insta::assert_snapshot!(table(&source_rows(&groups), false), @r#"
         ↻  web  file  /etc/plimsoll/web.members        1 member   0s ago

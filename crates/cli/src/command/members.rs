@@ -26,48 +26,48 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
 }
 
 fn select_groups(
-    wanted: &Option<String>,
+    group_filter: &Option<String>,
     (json, status): (Value, StatusReport),
     globals: &GlobalArgs,
 ) -> Result<CommandOutput, CliError> {
-    if let Some(group) = wanted
-        && !status.groups.iter().any(|found| found.name == *group)
+    if let Some(group) = group_filter
+        && !status.groups.iter().any(|candidate| candidate.name == *group)
     {
-        return Err(CliError::new(CliExitCode::Usage, unknown(group, &status)));
+        return Err(CliError::new(CliExitCode::Usage, unknown_group_message(group, &status)));
     }
-    let wanted = |name: &str| wanted.as_deref().is_none_or(|group| group == name);
-    let groups: Vec<_> = status.groups.iter().filter(|group| wanted(&group.name)).collect();
-    Ok(CommandOutput::from_view(filtered(json, wanted), render(&groups, globals.stdout_has_color())))
+    let is_wanted = |name: &str| group_filter.as_deref().is_none_or(|group| group == name);
+    let groups: Vec<_> = status.groups.iter().filter(|group| is_wanted(&group.name)).collect();
+    Ok(CommandOutput::from_view(filter_groups(json, is_wanted), render(&groups, globals.stdout_has_color())))
 }
 
-fn unknown(group: &str, status: &StatusReport) -> String {
-    let near = status
+fn unknown_group_message(group: &str, status: &StatusReport) -> String {
+    let closest = status
         .groups
         .iter()
-        .map(|found| (strsim::damerau_levenshtein(group, &found.name), &found.name))
+        .map(|candidate| (strsim::damerau_levenshtein(group, &candidate.name), &candidate.name))
         .filter(|(distance, name)| *distance <= name.chars().count() / 2)
         .min();
-    let names: Vec<_> = status.groups.iter().map(|found| found.name.as_str()).collect();
-    match near {
+    let names: Vec<_> = status.groups.iter().map(|candidate| candidate.name.as_str()).collect();
+    match closest {
         Some((_, name)) => format!("there is no group {group}; did you mean {name}?"),
         None => format!("there is no group {group}; there are: {}", names.join(", ")),
     }
 }
 
 /// Returns the groups as the balancer sent them, with the unknown keys of a newer one.
-fn filtered(mut json: Value, wanted: impl Fn(&str) -> bool) -> Value {
+fn filter_groups(mut json: Value, is_wanted: impl Fn(&str) -> bool) -> Value {
     if let Some(groups) = json["groups"].as_array_mut() {
-        groups.retain(|group| group["name"].as_str().is_some_and(&wanted));
+        groups.retain(|group| group["name"].as_str().is_some_and(&is_wanted));
     }
     json!({"schema": json["schema"], "groups": json["groups"]})
 }
 
 fn render(groups: &[&GroupStatus], color: bool) -> String {
     // Columns without any value are left out.
-    let measured =
+    let has_capacities =
         groups.iter().flat_map(|group| &group.members).any(|member| load_line::capacity(member).is_some());
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
-    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).style(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("GROUP"),
         heading("MEMBER"),
@@ -86,64 +86,65 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
         heading("WHY"),
     ]];
     for group in groups {
-        let all: u64 = group.members.iter().map(|member| member.requests).sum();
+        let total_requests: u64 = group.members.iter().map(|member| member.requests).sum();
         for member in &group.members {
-            let (glyph, word, tone) = format::member_state_label(member.state, member.is_slow());
-            let share = match all {
+            let (glyph, label, style) = format::member_state_label(member.state, member.is_slow());
+            let share = match total_requests {
                 0 => "-".into(),
-                all => format!("{:.1}%", member.requests as f64 * 100.0 / all as f64),
+                total => format!("{:.1}%", member.requests as f64 * 100.0 / total as f64),
             };
             let time = |seconds| if member.latency.count == 0 { "-".into() } else { latency(seconds) };
             let failures = TableCell::number(member.failures);
             rows.push(vec![
                 TableCell::text(&group.name),
                 TableCell::text(&member.name),
-                TableCell::text(&format!("{glyph} {word}")).tone(tone),
+                TableCell::text(&format!("{glyph} {label}")).style(style),
                 TableCell::number(member.capacity),
                 TableCell::number(load_line::format_capacity(member)),
                 TableCell::number(load_line::format_used_share(member)),
                 TableCell::number(member.in_flight),
                 TableCell::number(member.requests),
-                if member.failures > 0 { failures.tone(TextStyle::Bad) } else { failures },
-                refused(member),
+                if member.failures > 0 { failures.style(TextStyle::Bad) } else { failures },
+                rejections_cell(member),
                 TableCell::number(share),
                 TableCell::number(time(member.latency.p50)),
                 TableCell::number(time(member.latency.p99)),
                 TableCell::number(short_duration(member.since_seconds)),
-                TableCell::text(&why(member)).tone(TextStyle::Faint),
+                TableCell::text(&state_reason(member)).style(TextStyle::Faint),
             ]);
         }
     }
     if groups.iter().flat_map(|group| &group.members).all(|member| member.refused.is_empty()) {
         rows.iter_mut().for_each(|row| drop(row.remove(9)));
     }
-    if !measured {
+    if !has_capacities {
         rows.iter_mut().for_each(|row| drop(row.drain(4..6)));
     }
-    let can_carry = load_line::capacity_rows(groups.iter().copied());
-    let predicted: Vec<_> = groups.iter().flat_map(|group| load_line::prediction_rows(group)).collect();
-    let found = member_sources::source_rows(groups.iter().copied());
-    let below = |lines: &[Vec<TableCell>]| match lines {
+    let capacity_rows = load_line::capacity_rows(groups.iter().copied());
+    let prediction_rows: Vec<_> = groups.iter().flat_map(|group| load_line::prediction_rows(group)).collect();
+    let source_rows = member_sources::source_rows(groups.iter().copied());
+    let append = |lines: &[Vec<TableCell>]| match lines {
         [] => String::new(),
         lines => format!("\n{}", table(lines, color)),
     };
-    table(&rows, color) + &below(&can_carry) + &below(&predicted) + &below(&found)
+    table(&rows, color) + &append(&capacity_rows) + &append(&prediction_rows) + &append(&source_rows)
 }
 
 /// Returns how many requests the group refused while a member took none, with the reason of most of them.
-fn refused(member: &MemberStatus) -> TableCell {
-    let all: u64 = member.refused.values().sum();
+fn rejections_cell(member: &MemberStatus) -> TableCell {
+    let total: u64 = member.refused.values().sum();
     match member.refused.iter().max_by_key(|(_, count)| **count) {
-        Some((reason, _)) => TableCell::number(format!("{all} {reason}")).tone(TextStyle::Bad),
+        Some((reason, _)) => TableCell::number(format!("{total} {reason}")).style(TextStyle::Bad),
         None => TableCell::number("-"),
     }
 }
 
 /// Returns the reason of a member's state, after the time for which it has been slow.
-fn why(member: &MemberStatus) -> String {
-    let slow = member.slow_seconds.filter(|_| member.is_slow());
-    let slow = slow.map(|since| format!("ten times slower than its group for {}; ", short_duration(since)));
-    format!("{}{}", slow.unwrap_or_default(), member.why)
+fn state_reason(member: &MemberStatus) -> String {
+    let slow_seconds = member.slow_seconds.filter(|_| member.is_slow());
+    let slow_note =
+        slow_seconds.map(|since| format!("ten times slower than its group for {}; ", short_duration(since)));
+    format!("{}{}", slow_note.unwrap_or_default(), member.why)
 }
 
 #[cfg(test)]
@@ -171,12 +172,12 @@ mod tests {
         let mut status = sample_status();
         status.groups[0].members.iter_mut().for_each(|member| member.slow_seconds = Some(12.0));
         let groups: Vec<_> = status.groups.iter().collect();
-        let shown = render(&groups, false);
-        let states = shown.lines().filter(|line| line.contains("▲ slow "));
+        let rendered = render(&groups, false);
+        let states = rendered.lines().filter(|line| line.contains("▲ slow "));
         let states: Vec<&str> = states.filter_map(|line| line.split_whitespace().nth(1)).collect();
-        assert_eq!(states, ["10.0.0.1:80", "10.0.0.2:80"], "of others the state says more: {shown}");
-        let why = "ten times slower than its group for 12s; 2 checks in a row passed";
-        assert!(shown.lines().any(|line| line.ends_with(why)), "{shown}");
+        assert_eq!(states, ["10.0.0.1:80", "10.0.0.2:80"], "of others the state says more: {rendered}");
+        let reason = "ten times slower than its group for 12s; 2 checks in a row passed";
+        assert!(rendered.lines().any(|line| line.ends_with(reason)), "{rendered}");
         assert!(render(&groups, true).contains("\u{1b}[33m▲ slow"));
     }
 
@@ -185,14 +186,14 @@ mod tests {
         let mut status = sample_status();
         status.groups.truncate(1);
         status.groups[0].members.truncate(2);
-        let refused = [("limit".to_owned(), 3), ("member_full".to_owned(), 39)];
-        status.groups[0].members[0].refused = refused.into();
+        let rejections = [("limit".to_owned(), 3), ("member_full".to_owned(), 39)];
+        status.groups[0].members[0].refused = rejections.into();
         let groups: Vec<_> = status.groups.iter().collect();
-        let shown = render(&groups, false);
+        let rendered = render(&groups, false);
         let cells: Vec<Vec<&str>> =
-            shown.lines().map(|line| line.split("  ").map(str::trim).collect()).collect();
+            rendered.lines().map(|line| line.split("  ").map(str::trim).collect()).collect();
         let has = |line: usize, cell: &str| cells[line].contains(&cell);
-        assert!(has(0, "REFUSED") && has(1, "42 member_full") && has(2, "-"), "{shown}");
+        assert!(has(0, "REFUSED") && has(1, "42 member_full") && has(2, "-"), "{rendered}");
     }
 
     #[test]
@@ -202,9 +203,9 @@ mod tests {
         status.groups[0].members.truncate(1);
         status.groups[0].load_line = Some(load_line::tests::line());
         let groups: Vec<_> = status.groups.iter().collect();
-        let shown = render(&groups, false);
-        let below = shown.split_once("\n\n").map(|(_, below)| below).unwrap_or_default();
-        insta::assert_snapshot!(below, @"
+        let rendered = render(&groups, false);
+        let tail = rendered.split_once("\n\n").map(|(_, tail)| tail).unwrap_or_default();
+        insta::assert_snapshot!(tail, @"
         web  load line 200/s (190 to 1.2k)  40% below it  good: 3 predictions checked, off by 3%
 
         web  at 80%                                160/s  p50 20.0ms  p99 310ms    3s ago
@@ -218,13 +219,16 @@ mod tests {
     fn json_keeps_what_it_does_not_know() {
         let json = json!({"schema": 1, "pid": 1, "groups": [{"name": "a", "new": 1}, {"name": "b"}]});
         let expected = json!({"schema": 1, "groups": [{"name": "a", "new": 1}]});
-        assert_eq!(filtered(json, |name| name == "a"), expected);
+        assert_eq!(filter_groups(json, |name| name == "a"), expected);
     }
 
     #[test]
     fn a_group_that_does_not_exist() {
         let status = sample_status();
-        assert_eq!(unknown("wbe", &status), "there is no group wbe; did you mean web?");
-        assert_eq!(unknown("mail", &status), "there is no group mail; there are: web, game servers");
+        assert_eq!(unknown_group_message("wbe", &status), "there is no group wbe; did you mean web?");
+        assert_eq!(
+            unknown_group_message("mail", &status),
+            "there is no group mail; there are: web, game servers"
+        );
     }
 }

@@ -65,13 +65,15 @@ struct ModelArgs {
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let command = &args.command;
-    let known = command.outputs();
+    let supported = command.outputs();
     // Without a name it is the first.
-    if globals.output != OutputFormat::Table && !known.contains(&globals.output) {
-        let names: Vec<String> =
-            known.iter().filter_map(|own| Some(own.to_possible_value()?.get_name().to_owned())).collect();
-        let what = format!("this command knows --output {} only", names.join(", "));
-        return Err(CliError::new(CliExitCode::Usage, what));
+    if globals.output != OutputFormat::Table && !supported.contains(&globals.output) {
+        let names: Vec<String> = supported
+            .iter()
+            .filter_map(|format| Some(format.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        let message = format!("this command knows --output {} only", names.join(", "));
+        return Err(CliError::new(CliExitCode::Usage, message));
     }
     match command {
         ModelCommand::Plan(args) => plan::run(args, globals),
@@ -109,9 +111,9 @@ impl ModelArgs {
     /// Reads the model and prints what was left out.
     fn read(&self, globals: &GlobalArgs) -> Result<ParsedModel, CliError> {
         let text = ModelText::open(&self.file)?;
-        let read = text.read(&self.set)?;
-        text.print_left_out(&read, globals);
-        Ok(read)
+        let parsed = text.read(&self.set)?;
+        text.print_left_out(&parsed, globals);
+        Ok(parsed)
     }
 }
 
@@ -124,7 +126,7 @@ struct ModelText {
 impl ModelText {
     fn open(file: &Path) -> Result<Self, CliError> {
         let name = config::name_of(file);
-        let source = text(file).map_err(|error| {
+        let source = read_text(file).map_err(|error| {
             CliError::new(CliExitCode::Usage, format_args!("cannot read {name}: {error}"))
         })?;
         Ok(Self { name, source })
@@ -132,39 +134,41 @@ impl ModelText {
 
     /// Returns the model with these values of parameters, and of numbers by name, which have a point in them.
     fn read(&self, set: &[(String, f64)]) -> Result<ParsedModel, CliError> {
-        let (numbers, given): (Vec<_>, Vec<_>) =
+        let (numbers, parameters): (Vec<_>, Vec<_>) =
             set.iter().cloned().partition(|(name, _)| name.contains('.'));
-        let given: BTreeMap<String, f64> = given.into_iter().collect();
+        let parameters: BTreeMap<String, f64> = parameters.into_iter().collect();
         let name = &self.name;
-        let mut read = plimsoll_lqn::read(&self.source, &given)
-            .map_err(|trouble| CliError::new(CliExitCode::Usage, format_args!("{name}:{trouble}")))?;
+        let mut parsed = plimsoll_lqn::read(&self.source, &parameters)
+            .map_err(|error| CliError::new(CliExitCode::Usage, format_args!("{name}:{error}")))?;
         for (number, value) in numbers {
-            let wrong = |why| CliError::new(CliExitCode::Usage, format_args!("{name}: {number}: {why}"));
-            let knob = ModelParameter::find(&read.model, &number).map_err(wrong)?;
-            knob.set(&mut read.model, value).map_err(wrong)?;
+            let parameter_error =
+                |error| CliError::new(CliExitCode::Usage, format_args!("{name}: {number}: {error}"));
+            let parameter = ModelParameter::find(&parsed.model, &number).map_err(parameter_error)?;
+            parameter.set(&mut parsed.model, value).map_err(parameter_error)?;
         }
-        Ok(read)
+        Ok(parsed)
     }
 
     /// Returns the value of a parameter or a number in a model of this text.
-    fn value(&self, read: &ParsedModel, name: &str) -> Result<f64, CliError> {
-        if let Some((_, values)) = read.parameters.iter().find(|(own, _)| own == name) {
+    fn value(&self, parsed: &ParsedModel, name: &str) -> Result<f64, CliError> {
+        if let Some((_, values)) = parsed.parameters.iter().find(|(parameter_name, _)| parameter_name == name)
+        {
             return Ok(values.first().copied().unwrap_or_default());
         }
-        let knob = ModelParameter::find(&read.model, name)
-            .map_err(|why| CliError::new(CliExitCode::Usage, format_args!("{}: {why}", self.name)))?;
-        Ok(knob.value(&read.model))
+        let parameter = ModelParameter::find(&parsed.model, name)
+            .map_err(|error| CliError::new(CliExitCode::Usage, format_args!("{}: {error}", self.name)))?;
+        Ok(parameter.value(&parsed.model))
     }
 
     /// Prints what was left out.
-    fn print_left_out(&self, read: &ParsedModel, globals: &GlobalArgs) {
-        for note in &read.notes {
+    fn print_left_out(&self, parsed: &ParsedModel, globals: &GlobalArgs) {
+        for note in &parsed.notes {
             globals.print_message(&format!("{}: {note}\n", self.name));
         }
     }
 }
 
-fn text(path: &Path) -> io::Result<String> {
+fn read_text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     if path == Path::new("-") {
         io::stdin().read_to_end(&mut bytes)?;
@@ -173,20 +177,24 @@ fn text(path: &Path) -> io::Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         // All before that is text.
-        let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-        let last = before.rsplit('\n').next().unwrap_or_default();
-        let (line, column) = (1 + before.matches('\n').count(), 1 + last.chars().count());
+        let valid_text = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+        let last_line = valid_text.rsplit('\n').next().unwrap_or_default();
+        let (line, column) = (1 + valid_text.matches('\n').count(), 1 + last_line.chars().count());
         io::Error::new(io::ErrorKind::InvalidData, format!("{line}:{column}: this is no UTF-8 text"))
     })
 }
 
 fn part(text: &str) -> Result<f64, String> {
-    let part: f64 = text.parse().map_err(|_| "expected a number such as 0.01".to_owned())?;
-    if part > 0.0 && part < 1.0 { Ok(part) } else { Err("expected a number above 0 and below 1".to_owned()) }
+    let fraction: f64 = text.parse().map_err(|_| "expected a number such as 0.01".to_owned())?;
+    if fraction > 0.0 && fraction < 1.0 {
+        Ok(fraction)
+    } else {
+        Err("expected a number above 0 and below 1".to_owned())
+    }
 }
 
 /// Returns a field of CSV (RFC 4180).
-fn quoted(text: &str) -> String {
+fn quote_csv(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {
@@ -195,7 +203,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Returns a number with four significant digits.
-fn short(number: f64) -> String {
+fn format_short(number: f64) -> String {
     if number == 0.0 || !number.is_finite() {
         return number.to_string();
     }
@@ -206,8 +214,8 @@ fn short(number: f64) -> String {
 
 /// Parses a setting: `clients=24`
 fn setting(text: &str) -> Result<(String, f64), String> {
-    let parts = text.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
-    match parts {
+    let pair = text.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+    match pair {
         Some((name, value)) if !name.is_empty() => {
             Ok((name.strip_prefix('$').unwrap_or(name).to_owned(), value))
         }
@@ -223,8 +231,8 @@ mod tests {
     fn a_parameter_and_its_value() {
         assert_eq!(setting("n=24"), Ok(("n".to_owned(), 24.0)));
         assert_eq!(setting("$n=1e3"), Ok(("n".to_owned(), 1000.0)));
-        for wrong in ["n", "=1", "n=many", ""] {
-            assert!(setting(wrong).is_err(), "{wrong}");
+        for invalid in ["n", "=1", "n=many", ""] {
+            assert!(setting(invalid).is_err(), "{invalid}");
         }
     }
 
@@ -233,12 +241,12 @@ mod tests {
         for (number, text) in
             [(0.0, "0"), (572.84, "572.8"), (0.012_345_6, "0.01235"), (20.0, "20"), (123_456.7, "123457")]
         {
-            assert_eq!(short(number), text);
+            assert_eq!(format_short(number), text);
         }
     }
 
     #[test]
     fn fields_are_quoted_where_they_must_be() {
-        assert_eq!((quoted("a b"), quoted("a,\"b")), ("a b".to_owned(), "\"a,\"\"b\"".to_owned()));
+        assert_eq!((quote_csv("a b"), quote_csv("a,\"b")), ("a b".to_owned(), "\"a,\"\"b\"".to_owned()));
     }
 }

@@ -59,15 +59,15 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let client = open(args, globals)?;
+    let client = open_client(args, globals)?;
     let mut picks = Vec::new();
-    let mut end = None;
+    let mut failure = None;
     for _ in 0..args.count {
         match client.pick(args.service, args.info.as_bytes()) {
-            Ok(pick) if globals.is_json() => picks.push(row(&pick)),
+            Ok(pick) if globals.is_json() => picks.push(pick_json(&pick)),
             Ok(pick) => output::write_stdout(&format!("{}\n", pick.address))?,
-            Err(why) => {
-                end = Some(unserved(why, args));
+            Err(error) => {
+                failure = Some(pick_failure(error, args));
                 break;
             }
         }
@@ -76,71 +76,72 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
         // The output is one document.
         globals.print_result(&json!({ "picks": picks }), String::new)?;
     }
-    end.map_or(Ok(ExitCode::SUCCESS), Err)
+    failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-fn open(args: &Args, globals: &GlobalArgs) -> Result<Client, CliError> {
+fn open_client(args: &Args, globals: &GlobalArgs) -> Result<Client, CliError> {
     if lottery::is_exposed(&args.keys) {
         let keys = args.keys.display();
         globals
             .print_always(&format!("warning: {keys} can be read by others than its owner: chmod 600 it\n"));
     }
     let mut daemons = Vec::new();
-    let mut unknown = None;
+    let mut lookup_failure = None;
     for daemon in &args.daemon {
         match look_up(daemon) {
             Ok(address) => daemons.push(address),
             Err(error) => {
-                let why = format!("cannot look up `{}`: {error}", daemon.host);
-                globals.print_message(&format!("warning: {why}\n"));
-                unknown = Some(why);
+                let message = format!("cannot look up `{}`: {error}", daemon.host);
+                globals.print_message(&format!("warning: {message}\n"));
+                lookup_failure = Some(message);
             }
         }
     }
     // The other daemons answer, if there are any.
     if daemons.is_empty()
         && args.multicast.is_none()
-        && let Some(why) = unknown
+        && let Some(message) = lookup_failure
     {
-        return Err(CliError::new(CliExitCode::Unreachable, why));
+        return Err(CliError::new(CliExitCode::Unreachable, message));
     }
     let mode = if args.lottery { AnswerMode::Lottery } else { AnswerMode::Referral };
     let keys = KeySource::File(args.keys.clone());
     let (multicast, interface) = (args.multicast, args.interface);
     Client::open(ClientSettings { multicast, interface, mode, ..ClientSettings::new(daemons, keys) }).map_err(
         |error| {
-            let exit =
+            let exit_code =
                 if matches!(error, OpenError::System(_)) { CliExitCode::Failed } else { CliExitCode::Usage };
-            CliError::new(exit, error)
+            CliError::new(exit_code, error)
         },
     )
 }
 
-fn row(pick: &PickedMember) -> Value {
-    let further =
+fn pick_json(pick: &PickedMember) -> Value {
+    let fallbacks =
         pick.fallbacks.iter().map(|(member, address)| json!({ "member": member, "address": address }));
     json!({
         "member": pick.member,
         "address": pick.address,
         "info": String::from_utf8_lossy(&pick.info),
-        "further": further.collect::<Vec<_>>(),
+        "further": fallbacks.collect::<Vec<_>>(),
     })
 }
 
-fn unserved(why: PickError, args: &Args) -> CliError {
-    let exit = if why == PickError::NoResponse { CliExitCode::Unreachable } else { CliExitCode::Failed };
+fn pick_failure(error: PickError, args: &Args) -> CliError {
+    let exit_code =
+        if error == PickError::NoResponse { CliExitCode::Unreachable } else { CliExitCode::Failed };
     let daemons: Vec<String> = args.daemon.iter().map(ToString::to_string).collect();
-    let hint = match why {
+    let hint = match error {
         PickError::NoResponse => {
-            let asked = if daemons.is_empty() { "the group".to_owned() } else { daemons.join(", ") };
-            format!("; asked {asked}: do they run, and with the keys of {}?", args.keys.display())
+            let targets = if daemons.is_empty() { "the group".to_owned() } else { daemons.join(", ") };
+            format!("; asked {targets}: do they run, and with the keys of {}?", args.keys.display())
         }
         PickError::UnknownService => {
             "; `plimsoll lottery status` says what a daemon's server offers".to_owned()
         }
         _ => String::new(),
     };
-    CliError::new(exit, format_args!("{why}{hint}"))
+    CliError::new(exit_code, format_args!("{error}{hint}"))
 }
 
 /// Parses the number of a service.

@@ -25,9 +25,9 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
 }
 
 /// Returns the changes of a reload.
-pub(super) fn reload_changes(said: Value) -> CommandOutput {
-    let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+pub(super) fn reload_changes(response: Value) -> CommandOutput {
+    let changes = response["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let table: String = changes.map(|change| format!("{}\n", sanitize(change))).collect();
-    let talk = if table.is_empty() { "reloaded: nothing is different\n" } else { "" };
-    CommandOutput { messages: talk.into(), ..CommandOutput::from_view(said, table) }
+    let messages = if table.is_empty() { "reloaded: nothing is different\n" } else { "" };
+    CommandOutput { messages: messages.into(), ..CommandOutput::from_view(response, table) }
 }

@@ -29,12 +29,12 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     let RemoveCommand::Member { target } = &args.what;
     let path = target.path()?;
     control::run_each(&target.at, globals, |balancer, _| {
-        let said = balancer.delete(&path, &Value::Null)?;
+        let response = balancer.delete(&path, &Value::Null)?;
         let text = format!(
             "{}: no member of group {} any more\n",
             sanitize(&target.member),
             sanitize(&target.group)
         );
-        Ok(CommandOutput::from_action(said, text))
+        Ok(CommandOutput::from_action(response, text))
     })
 }

@@ -31,69 +31,77 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     control::run_each(&args.at, globals, |balancer, _| {
         let (_, status) = balancer.status()?;
         let groups = select_groups(&status.groups, args.group.as_deref())?;
-        let row =
+        let to_json =
             |(group, scaler): &(&GroupStatus, &ScalerStatus)| json!({"group": group.name, "scaler": scaler});
-        let all: Vec<Value> = groups.iter().map(row).collect();
+        let groups_json: Vec<Value> = groups.iter().map(to_json).collect();
         let text = match args.dry_run {
             true => groups.iter().map(|(group, scaler)| planned_actions(group, scaler)).collect(),
             false => render(&groups, globals.stdout_has_color()),
         };
-        Ok(CommandOutput::from_view(json!({"schema": 1, "groups": all}), text))
+        Ok(CommandOutput::from_view(json!({"schema": 1, "groups": groups_json}), text))
     })
 }
 
 /// Returns the groups that have a scaler, or the one that is named.
 fn select_groups<'s>(
     groups: &'s [GroupStatus],
-    wanted: Option<&str>,
+    group_name: Option<&str>,
 ) -> Result<Vec<(&'s GroupStatus, &'s ScalerStatus)>, CliError> {
-    let scaled = groups.iter().filter_map(|group| Some((group, group.scaler.as_ref()?)));
-    let Some(wanted) = wanted else {
-        let all: Vec<_> = scaled.collect();
-        return match all.is_empty() {
+    let with_scalers = groups.iter().filter_map(|group| Some((group, group.scaler.as_ref()?)));
+    let Some(group_name) = group_name else {
+        let selected: Vec<_> = with_scalers.collect();
+        return match selected.is_empty() {
             true => Err(CliError::new(
                 CliExitCode::Failed,
                 "no group has a scaler: add [group.scaler] to the configuration",
             )),
-            false => Ok(all),
+            false => Ok(selected),
         };
     };
     let mut names = groups.iter().map(|group| group.name.as_str());
-    if !names.any(|name| name == wanted) {
+    if !names.any(|name| name == group_name) {
         let names: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
         return Err(CliError::new(
             CliExitCode::Failed,
-            format_args!("there is no group {wanted}; there are: {}", names.join(", ")),
+            format_args!("there is no group {group_name}; there are: {}", names.join(", ")),
         ));
     }
-    let found: Vec<_> = scaled.filter(|(group, _)| group.name == wanted).collect();
-    match found.is_empty() {
-        true => Err(CliError::new(CliExitCode::Failed, format_args!("group {wanted} has no scaler"))),
-        false => Ok(found),
+    let selected: Vec<_> = with_scalers.filter(|(group, _)| group.name == group_name).collect();
+    match selected.is_empty() {
+        true => Err(CliError::new(CliExitCode::Failed, format_args!("group {group_name} has no scaler"))),
+        false => Ok(selected),
     }
 }
 
 fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
     let mut out = String::new();
-    let heads = ["GROUP", "WANTED", "THERE", "COMING", "BOUNDS", "TARGET", "BY"];
-    let mut rows =
-        vec![heads.iter().map(|head| TableCell::text(head).tone(TextStyle::Faint)).collect::<Vec<_>>()];
+    let headings = ["GROUP", "WANTED", "THERE", "COMING", "BOUNDS", "TARGET", "BY"];
+    let mut rows = vec![
+        headings.iter().map(|heading| TableCell::text(heading).style(TextStyle::Faint)).collect::<Vec<_>>(),
+    ];
     for (group, scaler) in groups {
-        let even = scaler.desired == scaler.members;
-        let by = match (scaler.dry_run, scaler.paused) {
+        let is_settled = scaler.desired == scaler.members;
+        let provider = match (scaler.dry_run, scaler.paused) {
             (true, _) => format!("{}, dry run", scaler.provider),
             (false, true) => format!("{}, paused", scaler.provider),
             (false, false) => scaler.provider.clone(),
         };
-        let by = scaler.decides.as_ref().map_or_else(|| by.clone(), |name| format!("{by}, {name} decides"));
+        let provider_text = scaler
+            .decides
+            .as_ref()
+            .map_or_else(|| provider.clone(), |name| format!("{provider}, {name} decides"));
         rows.push(vec![
-            TableCell::text(&group.name).tone(TextStyle::Strong),
-            TableCell::number(scaler.desired).tone(if even { TextStyle::Good } else { TextStyle::Fair }),
+            TableCell::text(&group.name).style(TextStyle::Strong),
+            TableCell::number(scaler.desired).style(if is_settled {
+                TextStyle::Good
+            } else {
+                TextStyle::Fair
+            }),
             TableCell::number(scaler.members.saturating_sub(scaler.coming)),
             TableCell::number(scaler.coming),
             TableCell::text(&format!("{} to {}", scaler.min, scaler.max)),
             TableCell::text(&scaler.target),
-            TableCell::text(&by),
+            TableCell::text(&provider_text),
         ]);
     }
     out.push_str(&table(&rows, color));
@@ -113,8 +121,8 @@ fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
             out.push_str(&TextStyle::Bad.paint(&sanitize(&line), color));
             out.push('\n');
         }
-        let started = scaler.started.iter().map(|one| {
-            let (word, tone) = match one.stage {
+        let started = scaler.started.iter().map(|instance| {
+            let (label, style) = match instance.stage {
                 InstanceState::Asked => ("asked for", TextStyle::Fair),
                 InstanceState::Coming => ("coming", TextStyle::Fair),
                 InstanceState::Serving => ("serving", TextStyle::Good),
@@ -122,11 +130,11 @@ fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
                 InstanceState::Stopping => ("stopping", TextStyle::Fair),
             };
             vec![
-                TableCell::number(one.index),
-                TableCell::text(one.member.as_deref().unwrap_or("-")),
-                TableCell::text(word).tone(tone),
-                TableCell::text(&short_duration(one.since_seconds)).tone(TextStyle::Faint),
-                TableCell::text(&one.id).tone(TextStyle::Faint),
+                TableCell::number(instance.index),
+                TableCell::text(instance.member.as_deref().unwrap_or("-")),
+                TableCell::text(label).style(style),
+                TableCell::text(&short_duration(instance.since_seconds)).style(TextStyle::Faint),
+                TableCell::text(&instance.id).style(TextStyle::Faint),
             ]
         });
         out.push_str(&table(&started.collect::<Vec<_>>(), color));
@@ -136,14 +144,14 @@ fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
 
 /// Returns the actions that the scaler would take now.
 fn planned_actions(group: &GroupStatus, scaler: &ScalerStatus) -> String {
-    let done = match (scaler.actions.as_slice(), scaler.desired == scaler.members) {
+    let summary = match (scaler.actions.as_slice(), scaler.desired == scaler.members) {
         ([], true) => "nothing".to_owned(),
         ([], false) => {
             format!("nothing yet, though it wants {}", pluralize(scaler.desired as usize, "member"))
         }
         (actions, _) => actions.join("; "),
     };
-    format!("{}: {}\n  {}\n", sanitize(&group.name), sanitize(&done), sanitize(&scaler.why))
+    format!("{}: {}\n  {}\n", sanitize(&group.name), sanitize(&summary), sanitize(&scaler.why))
 }
 
 #[cfg(test)]
@@ -182,8 +190,8 @@ mod tests {
     #[test]
     fn what_is_wanted_what_there_is_and_why() {
         let groups = [group(), GroupStatus { name: "mail".into(), ..GroupStatus::default() }];
-        let chosen = select_groups(&groups, None).unwrap();
-        insta::assert_snapshot!(render(&chosen, false), @"
+        let selected = select_groups(&groups, None).unwrap();
+        insta::assert_snapshot!(render(&selected, false), @"
         GROUP  WANTED  THERE  COMING  BOUNDS   TARGET         BY
         web         3      1       1  1 to 10  head_room 0.3  process
 
@@ -193,7 +201,7 @@ mod tests {
         1  -                asked for  0s      4001-7
         ");
         assert_eq!(
-            planned_actions(chosen[0].0, chosen[0].1),
+            planned_actions(selected[0].0, selected[0].1),
             "web: start 1 member\n  1 more: 120.0 requests a second take 1.20 of capacity (load line)\n"
         );
     }
@@ -201,20 +209,20 @@ mod tests {
     #[test]
     fn what_is_wanted_and_not_done_yet_is_counted_in_words() {
         let mut group = group();
-        let would = |scaler: &ScalerStatus| planned_actions(&GroupStatus::default(), scaler);
+        let plan = |scaler: &ScalerStatus| planned_actions(&GroupStatus::default(), scaler);
         let scaler = group.scaler.as_mut().unwrap();
         (scaler.actions, scaler.desired) = (Vec::new(), 1);
-        assert!(would(scaler).contains("nothing yet, though it wants 1 member\n"), "{}", would(scaler));
+        assert!(plan(scaler).contains("nothing yet, though it wants 1 member\n"), "{}", plan(scaler));
         scaler.desired = 3;
-        assert!(would(scaler).contains("though it wants 3 members\n"), "{}", would(scaler));
+        assert!(plan(scaler).contains("though it wants 3 members\n"), "{}", plan(scaler));
     }
 
     #[test]
     fn groups_without_a_scaler_say_so() {
         let groups = [GroupStatus { name: "mail".into(), ..GroupStatus::default() }];
-        let why = |wanted| format!("{:?}", select_groups(&groups, wanted).unwrap_err());
-        assert!(why(None).contains("no group has a scaler"));
-        assert!(why(Some("mail")).contains("group mail has no scaler"));
-        assert!(why(Some("web")).contains("there are: mail"));
+        let error_of = |group_name| format!("{:?}", select_groups(&groups, group_name).unwrap_err());
+        assert!(error_of(None).contains("no group has a scaler"));
+        assert!(error_of(Some("mail")).contains("group mail has no scaler"));
+        assert!(error_of(Some("web")).contains("there are: mail"));
     }
 }

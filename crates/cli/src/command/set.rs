@@ -35,7 +35,7 @@ enum SetCommand {
 }
 
 /// The settings of a scaler.
-const SCALER: [&str; 3] = ["min", "max", "pause"];
+const SCALER_KEYS: [&str; 3] = ["min", "max", "pause"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct GroupSetting {
@@ -52,7 +52,7 @@ impl FromStr for GroupSetting {
         // Names of groups may have dots, keys have none.
         let (group, key) = name.trim().rsplit_once('.').ok_or("there is no `.`: give GROUP.KEY=VALUE")?;
         let (group, key) = match group.strip_suffix(".scaler") {
-            Some(group) if SCALER.contains(&key) => (group, format!("scaler.{key}")),
+            Some(group) if SCALER_KEYS.contains(&key) => (group, format!("scaler.{key}")),
             _ => (group, key.to_owned()),
         };
         Ok(Self { group: group.into(), key, value: value.trim().into() })
@@ -63,10 +63,10 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     let SetCommand::Group { setting, at } = &args.what;
     let body = json!({"group": setting.group, "key": setting.key, "value": setting.value});
     control::run_each(at, globals, |balancer, _| {
-        let said = balancer.post("/v1/set", &body)?;
-        let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let response = balancer.post("/v1/set", &body)?;
+        let changes = response["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let lines: String = changes.map(|change| format!("{}\n", sanitize(change))).collect();
-        Ok(CommandOutput::from_action(said, format!("{lines}until the next reload\n")))
+        Ok(CommandOutput::from_action(response, format!("{lines}until the next reload\n")))
     })
 }
 
@@ -76,15 +76,15 @@ mod tests {
 
     #[test]
     fn settings_are_taken_apart() {
-        let setting = |text: &str| {
+        let parse = |text: &str| {
             text.parse::<GroupSetting>().map(|setting| (setting.group, setting.key, setting.value))
         };
-        let parts = |group: &str, key: &str, value: &str| Ok((group.into(), key.into(), value.into()));
-        assert_eq!(setting("web.strategy=random"), parts("web", "strategy", "random"));
-        assert_eq!(setting("a.b.strategy = { x = 1 }"), parts("a.b", "strategy", "{ x = 1 }"));
-        assert_eq!(setting("a.b.scaler.min=3"), parts("a.b", "scaler.min", "3"));
-        assert_eq!(setting("web.scaler.strategy=random"), parts("web.scaler", "strategy", "random"));
-        assert!(setting("web.strategy").unwrap_err().contains("`=`"));
-        assert!(setting("strategy=random").unwrap_err().contains("`.`"));
+        let expected = |group: &str, key: &str, value: &str| Ok((group.into(), key.into(), value.into()));
+        assert_eq!(parse("web.strategy=random"), expected("web", "strategy", "random"));
+        assert_eq!(parse("a.b.strategy = { x = 1 }"), expected("a.b", "strategy", "{ x = 1 }"));
+        assert_eq!(parse("a.b.scaler.min=3"), expected("a.b", "scaler.min", "3"));
+        assert_eq!(parse("web.scaler.strategy=random"), expected("web.scaler", "strategy", "random"));
+        assert!(parse("web.strategy").unwrap_err().contains("`=`"));
+        assert!(parse("strategy=random").unwrap_err().contains("`.`"));
     }
 }

@@ -71,13 +71,13 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     control::run_each(&args.at, globals, |balancer, _| {
         let (json, mut status) = balancer.status()?;
         let json = retain_group(args.group.as_deref(), json, &mut status)?;
-        let mut short = group_faults(args, &status);
-        short.extend(unmet_conditions(args, &status));
-        let talk = short.iter().map(|line| format!("{line}\n")).collect();
+        let mut problems = group_faults(args, &status);
+        problems.extend(unmet_conditions(args, &status));
+        let messages = problems.iter().map(|line| format!("{line}\n")).collect();
         let table = render(&status, globals.stdout_has_color());
         Ok(CommandOutput {
-            is_ok: is_healthy(&status) && short.is_empty(),
-            messages: talk,
+            is_ok: is_healthy(&status) && problems.is_empty(),
+            messages,
             ..CommandOutput::from_view(json, table)
         })
     })
@@ -85,21 +85,22 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
 
 /// Removes all groups but one, and the listeners of others.
 fn retain_group(group: Option<&str>, mut json: Value, status: &mut StatusReport) -> Result<Value, CliError> {
-    let Some(wanted) = group else { return Ok(json) };
-    if !status.groups.iter().any(|group| group.name == wanted) {
+    let Some(group_name) = group else { return Ok(json) };
+    if !status.groups.iter().any(|group| group.name == group_name) {
         let names: Vec<&str> = status.groups.iter().map(|group| &*group.name).collect();
-        let why = format!("there is no group {wanted}; there are: {}", names.join(", "));
-        return Err(CliError::new(CliExitCode::Usage, why));
+        let message = format!("there is no group {group_name}; there are: {}", names.join(", "));
+        return Err(CliError::new(CliExitCode::Usage, message));
     }
-    status.groups.retain(|group| group.name == wanted);
-    status.listeners.retain(|listener| listener.serves_group(wanted));
+    status.groups.retain(|group| group.name == group_name);
+    status.listeners.retain(|listener| listener.serves_group(group_name));
     if let Some(groups) = json["groups"].as_array_mut() {
-        groups.retain(|one| one["name"] == wanted);
+        groups.retain(|entry| entry["name"] == group_name);
     }
     if let Some(listeners) = json["listeners"].as_array_mut() {
-        let other =
-            |one: &Value| one["others"].as_array().is_some_and(|all| all.iter().any(|name| name == wanted));
-        listeners.retain(|one| one["group"] == wanted || other(one));
+        let serves_other = |listener: &Value| {
+            listener["others"].as_array().is_some_and(|others| others.iter().any(|name| name == group_name))
+        };
+        listeners.retain(|listener| listener["group"] == group_name || serves_other(listener));
     }
     Ok(json)
 }
@@ -108,23 +109,23 @@ fn retain_group(group: Option<&str>, mut json: Value, status: &mut StatusReport)
 fn unmet_conditions(args: &Args, status: &StatusReport) -> Vec<String> {
     let mut lines = Vec::new();
     for group in &status.groups {
-        let all = group.members.len();
+        let member_count = group.members.len();
         let usable = group.members.iter().filter(|member| member.state.is_eligible()).count();
-        let least = match args.fail_below {
+        let minimum = match args.fail_below {
             None => 0.0,
             Some(MinimumMembers::Number(number)) => number as f64,
-            Some(MinimumMembers::Share(share)) => share * all as f64,
+            Some(MinimumMembers::Share(share)) => share * member_count as f64,
         };
         // Shares of whole numbers are not exact.
-        if (usable as f64) < least - 1e-9 {
-            let all = pluralize(all, "member");
-            lines.push(format!("{}: {usable} of {all} can be used", group.name));
+        if (usable as f64) < minimum - 1e-9 {
+            let members = pluralize(member_count, "member");
+            lines.push(format!("{}: {usable} of {members} can be used", group.name));
         }
         let headroom = group.load_line.as_ref().and_then(|line| line.headroom);
-        if let (Some(least), Some(free)) = (args.fail_headroom, headroom)
-            && free < least
+        if let (Some(minimum), Some(free_share)) = (args.fail_headroom, headroom)
+            && free_share < minimum
         {
-            lines.push(format!("{}: {:.0}% of its capacity is free", group.name, free * 100.0));
+            lines.push(format!("{}: {:.0}% of its capacity is free", group.name, free_share * 100.0));
         }
     }
     lines
@@ -136,11 +137,11 @@ fn group_faults(args: &Args, status: &StatusReport) -> Vec<String> {
     for group in &status.groups {
         let down = group.members.iter().filter(|member| member.state == MemberState::Down).count();
         if down > 0 && args.fail_below.is_none() {
-            let all = pluralize(group.members.len(), "member");
-            lines.push(format!("{}: {down} of {all} down", group.name));
+            let members = pluralize(group.members.len(), "member");
+            lines.push(format!("{}: {down} of {members} down", group.name));
         }
-        if let (Some(since), Some(refused)) = (group.shedding_seconds, rejected_share(group)) {
-            lines.push(format!("{}: {refused}, for {}", group.name, short_duration(since)));
+        if let (Some(since), Some(rejections)) = (group.shedding_seconds, rejected_share(group)) {
+            lines.push(format!("{}: {rejections}, for {}", group.name, short_duration(since)));
         }
     }
     lines
@@ -150,48 +151,54 @@ fn group_faults(args: &Args, status: &StatusReport) -> Vec<String> {
 /// refused for want of room (shed)`.
 pub(super) fn rejected_share(group: &GroupStatus) -> Option<String> {
     group.shedding_seconds?;
-    let part = match group.shedding_share {
+    let share_text = match group.shedding_share {
         Some(share) if share >= 0.01 => format!("{:.0}% of the requests are", share * 100.0),
         Some(share) if share > 0.0 => "less than 1% of the requests are".to_owned(),
         // The balancer does not count them, or has just taken over from one that did not.
         _ => "requests are".to_owned(),
     };
     let reason = group.shedding_reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-    Some(format!("{part} refused for want of room{reason}"))
+    Some(format!("{share_text} refused for want of room{reason}"))
 }
 
 fn is_healthy(status: &StatusReport) -> bool {
-    let good = |one: &CertificateStatus| one.expires_seconds.is_some_and(|left| left > 0.0);
+    let is_valid =
+        |certificate: &CertificateStatus| certificate.expires_seconds.is_some_and(|seconds| seconds > 0.0);
     status.last_reload_successful
         && status.store.as_ref().is_none_or(|store| store.error.is_none())
         && status.groups.iter().all(|group| group.healthy)
-        && status.certificates.iter().all(good)
+        && status.certificates.iter().all(is_valid)
 }
 
 /// Returns the trouble with a certificate, if there is any.
-fn trouble(one: &CertificateStatus) -> Option<(String, TextStyle)> {
-    let why = one.failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    let (what, tone) = match one.expires_seconds {
-        None => (format!("there is no certificate for {} yet{why}", one.name), TextStyle::Bad),
-        Some(left) if left <= 0.0 => (
-            format!("the certificate for {} is over since {}{why}", one.name, short_duration(-left)),
+fn certificate_problem(certificate: &CertificateStatus) -> Option<(String, TextStyle)> {
+    let reason = certificate.failure.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    let (message, style) = match certificate.expires_seconds {
+        None => (format!("there is no certificate for {} yet{reason}", certificate.name), TextStyle::Bad),
+        Some(seconds) if seconds <= 0.0 => (
+            format!(
+                "the certificate for {} is over since {}{reason}",
+                certificate.name,
+                short_duration(-seconds)
+            ),
             TextStyle::Bad,
         ),
-        Some(left) if one.ends_soon => (
+        Some(seconds) if certificate.ends_soon => (
             format!(
-                "the certificate for {} ends in {} ({}){why}",
-                one.name,
-                short_duration(left),
-                one.source
+                "the certificate for {} ends in {} ({}){reason}",
+                certificate.name,
+                short_duration(seconds),
+                certificate.source
             ),
             TextStyle::Fair,
         ),
-        Some(_) if one.failure.is_some() => {
-            (format!("the certificate for {} could not be renewed{why}", one.name), TextStyle::Fair)
-        }
+        Some(_) if certificate.failure.is_some() => (
+            format!("the certificate for {} could not be renewed{reason}", certificate.name),
+            TextStyle::Fair,
+        ),
         Some(_) => return None,
     };
-    Some((what, tone))
+    Some((message, style))
 }
 
 /// Returns a number of bytes in MiB, rounded up, for people.
@@ -212,88 +219,88 @@ fn render(status: &StatusReport, color: bool) -> String {
         let _ = write!(out, ", keeps {} of {}", mebibytes(memory.kept_bytes), mebibytes(memory.budget_bytes));
     }
     out.push('\n');
-    let mut banner = |text: &str, tone: TextStyle| {
-        for (at, line) in text.lines().enumerate() {
-            let mark = if at == 0 { "‼" } else { " " };
-            out.push_str(&tone.paint(&format!("{mark} {}", sanitize(line)), color));
+    let mut banner = |text: &str, style: TextStyle| {
+        for (index, line) in text.lines().enumerate() {
+            let mark = if index == 0 { "‼" } else { " " };
+            out.push_str(&style.paint(&format!("{mark} {}", sanitize(line)), color));
             out.push('\n');
         }
     };
     if !status.last_reload_successful {
-        let why = status.last_reload_error.as_deref().unwrap_or("it did not say why");
+        let error = status.last_reload_error.as_deref().unwrap_or("it did not say why");
         banner(
-            &format!("the last reload was refused and the configuration before it is in force: {why}"),
+            &format!("the last reload was refused and the configuration before it is in force: {error}"),
             TextStyle::Bad,
         );
     }
     if status.stopping {
         banner("stopping: work in flight may end, nothing new is accepted", TextStyle::Bad);
     }
-    if let Some(StoreStatus { kind, place, error: Some(why), failing_seconds, .. }) = &status.store {
+    if let Some(StoreStatus { kind, place, error: Some(error), failing_seconds, .. }) = &status.store {
         let since =
             failing_seconds.map(|since| format!(" for {}", short_duration(since))).unwrap_or_default();
-        let what = format!(
-            "the store in {kind} {place} cannot be used{since}: {why}; what is known stays in force, and \
+        let message = format!(
+            "the store in {kind} {place} cannot be used{since}: {error}; what is known stays in force, and \
              what operators do is refused"
         );
-        banner(&what, TextStyle::Bad);
+        banner(&message, TextStyle::Bad);
     }
-    if let Some(StoreStatus { kind, place, doubt: Some(why), doubted_seconds, .. }) = &status.store {
+    if let Some(StoreStatus { kind, place, doubt: Some(reason), doubted_seconds, .. }) = &status.store {
         let since =
             doubted_seconds.map(|since| format!("{} ago: ", short_duration(since))).unwrap_or_default();
-        banner(&format!("{since}the store in {kind} {place} {why}"), TextStyle::Bad);
+        banner(&format!("{since}the store in {kind} {place} {reason}"), TextStyle::Bad);
     }
-    for (what, tone) in status.certificates.iter().filter_map(trouble) {
-        banner(&what, tone);
+    for (message, style) in status.certificates.iter().filter_map(certificate_problem) {
+        banner(&message, style);
     }
     let groups = status.groups.iter().map(|group| {
-        let standing = GroupHealth::of(group, 0.0);
+        let health = GroupHealth::of(group, 0.0);
         let times = match group.latency.count {
             0 => String::new(),
             _ => format!("p50 {}  p99 {}", latency(group.latency.p50), latency(group.latency.p99)),
         };
         vec![
-            TableCell::text(standing.glyph_and_label().0).tone(standing.into()),
-            TableCell::text(&group.name).tone(TextStyle::Strong),
+            TableCell::text(health.glyph_and_label().0).style(health.into()),
+            TableCell::text(&group.name).style(TextStyle::Strong),
             TableCell::text(&group.verdict),
-            TableCell::text(&strategy(group)).tone(TextStyle::Faint),
-            TableCell::text(&times).tone(TextStyle::Faint),
-            TableCell::text(&rejected_share(group).unwrap_or_default()).tone(TextStyle::Bad),
+            TableCell::text(&strategy(group)).style(TextStyle::Faint),
+            TableCell::text(&times).style(TextStyle::Faint),
+            TableCell::text(&rejected_share(group).unwrap_or_default()).style(TextStyle::Bad),
         ]
     });
     out.push_str(&table(&groups.collect::<Vec<_>>(), color));
     out.push_str(&table(&load_line::capacity_rows(&status.groups), color));
     out.push_str(&table(&member_sources::source_rows(&status.groups), color));
     // A listener that chooses the group by the requested name shows all of them.
-    let led_to = |listener: &ListenerStatus| {
-        let others = listener.others.iter().map(|other| format!(", {other}"));
-        listener.group.clone() + &others.collect::<String>()
+    let group_names = |listener: &ListenerStatus| {
+        let other_groups = listener.others.iter().map(|other| format!(", {other}"));
+        listener.group.clone() + &other_groups.collect::<String>()
     };
-    let groups: Vec<String> = status.listeners.iter().map(led_to).collect();
+    let groups: Vec<String> = status.listeners.iter().map(group_names).collect();
     let listeners = status.listeners.iter().enumerate().map(|(index, listener)| {
-        let refused = match listener.refused {
+        let refused_text = match listener.refused {
             0 => String::new(),
-            refused => format!("{refused} refused"),
+            count => format!("{count} refused"),
         };
         vec![
             TableCell::text(&listener.protocol),
             TableCell::text(&listener.address),
             TableCell::text("→"),
-            TableCell::text(groups.get(index).map_or("", String::as_str)).tone(TextStyle::Strong),
+            TableCell::text(groups.get(index).map_or("", String::as_str)).style(TextStyle::Strong),
             TableCell::number(format!("{} open", listener.connections)),
             TableCell::number(format!("{} accepted", listener.accepted)),
-            TableCell::text(&refused).tone(TextStyle::Bad),
-            TableCell::text(if listener.disabled { "disabled" } else { "" }).tone(TextStyle::Fair),
+            TableCell::text(&refused_text).style(TextStyle::Bad),
+            TableCell::text(if listener.disabled { "disabled" } else { "" }).style(TextStyle::Fair),
         ]
     });
     out.push_str(&table(&listeners.collect::<Vec<_>>(), color));
     if let Some(fleet) = &status.fleet {
-        let (words, well) = fleet_summary(fleet);
-        let tone = if well { TextStyle::Plain } else { TextStyle::Fair };
+        let (summary, is_well) = fleet_summary(fleet);
+        let style = if is_well { TextStyle::Plain } else { TextStyle::Fair };
         out.push_str(&format!(
             "fleet  {}  {}  {}\n",
             TextStyle::Strong.paint(&sanitize(&fleet.name), color),
-            tone.paint(&words, color),
+            style.paint(&summary, color),
             TextStyle::Faint.paint("(plimsoll fleet)", color)
         ));
     }
@@ -302,18 +309,18 @@ fn render(status: &StatusReport, color: bool) -> String {
 
 /// Returns the number of other balancers of a fleet that are up, in words, and whether all are.
 fn fleet_summary(fleet: &FleetStatus) -> (String, bool) {
-    let known = fleet.balancers.len();
-    let up = fleet.balancers.iter().filter(|one| one.state == "up").count();
-    let words = match known {
+    let total = fleet.balancers.len();
+    let alive = fleet.balancers.iter().filter(|peer| peer.state == "up").count();
+    let summary = match total {
         0 => "no other balancer has been heard of".to_owned(),
-        _ => format!("{up} of {} alive", pluralize(known, "other balancer")),
+        _ => format!("{alive} of {} alive", pluralize(total, "other balancer")),
     };
-    (words, up == known && known > 0)
+    (summary, alive == total && total > 0)
 }
 
 fn strategy(group: &GroupStatus) -> String {
-    let off = if group.balancing_disabled { " (balancing disabled)" } else { "" };
-    format!("{}{off}", group.strategy)
+    let disabled_note = if group.balancing_disabled { " (balancing disabled)" } else { "" };
+    format!("{}{disabled_note}", group.strategy)
 }
 
 #[cfg(test)]
@@ -324,17 +331,17 @@ mod tests {
     use crate::control::sample_status;
 
     fn args(line: &[&str]) -> Args {
-        let words: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
+        let arguments: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
         let Some(super::super::CliCommand::Control(super::super::control_command::ControlCommand::Status(
             args,
-        ))) = super::super::CliCommand::parse_arguments(&words)
+        ))) = super::super::CliCommand::parse_arguments(&arguments)
         else {
-            panic!("{words:?}")
+            panic!("{arguments:?}")
         };
         args
     }
 
-    fn asked(below: Option<&str>, headroom: Option<f64>) -> Vec<String> {
+    fn conditions_for(below: Option<&str>, headroom: Option<f64>) -> Vec<String> {
         let mut line = vec!["plimsoll", "status"];
         line.extend(below.map(|_| "--fail-below"));
         line.extend(below);
@@ -356,35 +363,35 @@ mod tests {
         assert!(group_faults(&args, &status).is_empty(), "as many as were asked for are enough");
         status.groups[0].shedding_seconds = Some(3.0);
         assert_eq!(group_faults(&args, &status), ["web: requests are refused for want of room, for 3s"]);
-        let mut said = |share, reason: &str| {
+        let mut faults_for = |share, reason: &str| {
             status.groups[0].shedding_share = Some(share);
             status.groups[0].shedding_reason = Some(reason.to_owned());
             let line = render(&status, false).lines().find(|line| line.contains("web ")).unwrap().to_owned();
             assert!(line.starts_with("✘  web "), "{line}");
             (group_faults(&args, &status).concat(), line)
         };
-        for (share, reason, refused) in [
+        for (share, reason, expected) in [
             (0.124, "shed", "12% of the requests are refused for want of room (shed)"),
             (0.0004, "queue_full", "less than 1% of the requests are refused for want of room (queue_full)"),
         ] {
-            let (talk, line) = said(share, reason);
-            assert_eq!(talk, format!("web: {refused}, for 3s"));
-            assert!(line.ends_with(&format!("p99 37.2ms  {refused}")), "{line}");
+            let (faults, line) = faults_for(share, reason);
+            assert_eq!(faults, format!("web: {expected}, for 3s"));
+            assert!(line.ends_with(&format!("p99 37.2ms  {expected}")), "{line}");
         }
     }
 
     #[test]
     fn scripts_may_ask_for_more() {
-        assert!(asked(None, None).is_empty());
-        assert_eq!(asked(Some("1"), None), ["game servers: 0 of 1 member can be used"]);
-        assert_eq!(asked(Some("3"), None)[0], "web: 2 of 5 members can be used");
-        assert!(asked(Some("0"), None).is_empty());
-        assert_eq!(asked(Some("40%"), None), ["game servers: 0 of 1 member can be used"]);
-        assert_eq!(asked(Some("41%"), None).len(), 2);
-        assert_eq!(asked(None, Some(0.2)), ["web: 15% of its capacity is free"]);
-        assert!(asked(None, Some(0.1)).is_empty());
-        for wrong in ["x", "-1", "101%", "%", "NaN%"] {
-            assert!(wrong.parse::<MinimumMembers>().is_err(), "{wrong}");
+        assert!(conditions_for(None, None).is_empty());
+        assert_eq!(conditions_for(Some("1"), None), ["game servers: 0 of 1 member can be used"]);
+        assert_eq!(conditions_for(Some("3"), None)[0], "web: 2 of 5 members can be used");
+        assert!(conditions_for(Some("0"), None).is_empty());
+        assert_eq!(conditions_for(Some("40%"), None), ["game servers: 0 of 1 member can be used"]);
+        assert_eq!(conditions_for(Some("41%"), None).len(), 2);
+        assert_eq!(conditions_for(None, Some(0.2)), ["web: 15% of its capacity is free"]);
+        assert!(conditions_for(None, Some(0.1)).is_empty());
+        for invalid in ["x", "-1", "101%", "%", "NaN%"] {
+            assert!(invalid.parse::<MinimumMembers>().is_err(), "{invalid}");
         }
     }
 
@@ -392,10 +399,10 @@ mod tests {
     fn one_group_alone() {
         let mut status = sample_status();
         let json = serde_json::to_value(&status).unwrap();
-        let shown = retain_group(Some("web"), json.clone(), &mut status).unwrap();
+        let retained = retain_group(Some("web"), json.clone(), &mut status).unwrap();
         assert_eq!((status.groups.len(), status.listeners.len()), (1, 1));
-        assert_eq!(shown["groups"].as_array().unwrap().len(), 1);
-        assert_eq!(shown["listeners"][0]["group"], "web");
+        assert_eq!(retained["groups"].as_array().unwrap().len(), 1);
+        assert_eq!(retained["listeners"][0]["group"], "web");
         assert!(retain_group(Some("mail"), json, &mut status).is_err());
     }
 
@@ -416,7 +423,7 @@ mod tests {
     fn a_fleet_is_told_in_a_line() {
         let mut status = sample_status();
         assert!(!render(&status, false).contains("fleet"));
-        let one = |state: &str| BalancerStatus {
+        let balancer = |state: &str| BalancerStatus {
             name: "lb2".into(),
             address: "10.0.0.2:7946".into(),
             state: state.into(),
@@ -433,8 +440,11 @@ mod tests {
         };
         for (balancers, line) in [
             (vec![], "fleet  lb1  no other balancer has been heard of  (plimsoll fleet)"),
-            (vec![one("up")], "fleet  lb1  1 of 1 other balancer alive  (plimsoll fleet)"),
-            (vec![one("up"), one("silent")], "fleet  lb1  1 of 2 other balancers alive  (plimsoll fleet)"),
+            (vec![balancer("up")], "fleet  lb1  1 of 1 other balancer alive  (plimsoll fleet)"),
+            (
+                vec![balancer("up"), balancer("silent")],
+                "fleet  lb1  1 of 2 other balancers alive  (plimsoll fleet)",
+            ),
         ] {
             status.fleet = Some(fleet(balancers));
             assert_eq!(render(&status, false).lines().last(), Some(line));
@@ -481,58 +491,60 @@ mod tests {
         assert!(!render(&status, false).contains("the store"));
         (store.error, store.failing_seconds) = (Some("no leader".into()), Some(75.0));
         status.store = Some(store);
-        let said = render(&status, false);
-        let wanted = "‼ the store in etcd http://10.0.0.1:2379 /plimsoll/ cannot be used for 1m 15s: no \
+        let rendered = render(&status, false);
+        let expected = "‼ the store in etcd http://10.0.0.1:2379 /plimsoll/ cannot be used for 1m 15s: no \
                       leader; what is known \
                       stays in force, and what operators do is refused";
-        assert!(said.lines().any(|line| line == wanted), "{said}");
+        assert!(rendered.lines().any(|line| line == expected), "{rendered}");
         assert!(!is_healthy(&status), "it serves, and operators are refused");
-        let lost = StoreStatus {
+        let doubted_store = StoreStatus {
             kind: "etcd".into(),
             place: "/plimsoll/".into(),
             doubt: Some("has lost it".into()),
             doubted_seconds: Some(61.0),
             ..StoreStatus::default()
         };
-        status.store = Some(lost);
-        let said = render(&status, false);
-        assert!(said.contains("‼ 1m 1s ago: the store in etcd /plimsoll/ has lost it\n"), "{said}");
+        status.store = Some(doubted_store);
+        let rendered = render(&status, false);
+        assert!(rendered.contains("‼ 1m 1s ago: the store in etcd /plimsoll/ has lost it\n"), "{rendered}");
         assert!(is_healthy(&status));
     }
 
     #[test]
     fn certificates_that_end_are_named() {
         let mut status = sample_status();
-        let one = |name: &str, left: Option<f64>, ends_soon, failure: Option<&str>| CertificateStatus {
-            name: name.into(),
-            source: format!("/etc/{name}.pem"),
-            expires_seconds: left,
-            ends_soon,
-            failure: failure.map(str::to_owned),
-            ..CertificateStatus::default()
-        };
+        let certificate =
+            |name: &str, expires_seconds: Option<f64>, ends_soon, failure: Option<&str>| CertificateStatus {
+                name: name.into(),
+                source: format!("/etc/{name}.pem"),
+                expires_seconds,
+                ends_soon,
+                failure: failure.map(str::to_owned),
+                ..CertificateStatus::default()
+            };
         status.certificates = vec![
-            one("long.example", Some(7e6), false, None),
-            one("soon.example", Some(300_000.0), true, None),
-            one("late.example", Some(3e6), false, Some("no answer")),
+            certificate("long.example", Some(7e6), false, None),
+            certificate("soon.example", Some(300_000.0), true, None),
+            certificate("late.example", Some(3e6), false, Some("no answer")),
         ];
         assert!(is_healthy(&status));
-        let said = render(&status, false);
-        assert!(!said.contains("long.example"), "{said}");
+        let rendered = render(&status, false);
+        assert!(!rendered.contains("long.example"), "{rendered}");
         assert!(
-            said.contains("‼ the certificate for soon.example ends in 3d 11h (/etc/soon.example.pem)\n"),
-            "{said}"
+            rendered.contains("‼ the certificate for soon.example ends in 3d 11h (/etc/soon.example.pem)\n"),
+            "{rendered}"
         );
         assert!(
-            said.contains("‼ the certificate for late.example could not be renewed: no answer\n"),
-            "{said}"
+            rendered.contains("‼ the certificate for late.example could not be renewed: no answer\n"),
+            "{rendered}"
         );
-        for (left, text) in [(None, "no certificate for x yet: why"), (Some(-60.0), "for x is over since 1m")]
+        for (seconds, text) in
+            [(None, "no certificate for x yet: why"), (Some(-60.0), "for x is over since 1m")]
         {
-            status.certificates = vec![one("x", left, true, Some("why"))];
+            status.certificates = vec![certificate("x", seconds, true, Some("why"))];
             assert!(!is_healthy(&status));
-            let said = render(&status, false);
-            assert!(said.contains(text), "{said}");
+            let rendered = render(&status, false);
+            assert!(rendered.contains(text), "{rendered}");
         }
     }
 
@@ -541,10 +553,10 @@ mod tests {
         let status = sample_status();
         let colored = render(&status, true);
         assert!(colored.contains("\u{1b}[33m▲\u{1b}[0m"));
-        let mut bare = colored;
+        let mut stripped = colored;
         for code in ["0", "1", "2", "31", "32", "33"] {
-            bare = bare.replace(&format!("\u{1b}[{code}m"), "");
+            stripped = stripped.replace(&format!("\u{1b}[{code}m"), "");
         }
-        assert_eq!(bare, render(&status, false));
+        assert_eq!(stripped, render(&status, false));
     }
 }

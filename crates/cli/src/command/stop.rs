@@ -26,20 +26,21 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |balancer, say| stop(balancer, args.wait, say))
+    control::run_each(&args.at, globals, |balancer, print| stop(balancer, args.wait, print))
 }
 
-fn stop(balancer: &ControlEndpoint, wait: bool, say: &dyn Fn(&str)) -> Result<CommandOutput, CliError> {
+fn stop(balancer: &ControlEndpoint, wait: bool, print: &dyn Fn(&str)) -> Result<CommandOutput, CliError> {
     let (_, status) = balancer.status()?;
     balancer.post("/v1/stop", &Value::Null)?;
     if wait {
-        say("stopping: waiting for the work in flight\n");
+        print("stopping: waiting for the work in flight\n");
         // The control socket goes last, unless a supervisor has started the next process meanwhile. A broken
         // answer is one more reason to look again.
-        while !balancer.is_gone() && balancer.status().map_or(true, |(_, now)| now.pid == status.pid) {
+        while !balancer.is_gone() && balancer.status().map_or(true, |(_, current)| current.pid == status.pid)
+        {
             sleep(POLL_INTERVAL);
         }
     }
-    let said = json!({"stopping": true, "stopped": wait});
-    Ok(CommandOutput::from_action(said, if wait { "stopped\n" } else { "stopping\n" }.into()))
+    let result = json!({"stopping": true, "stopped": wait});
+    Ok(CommandOutput::from_action(result, if wait { "stopped\n" } else { "stopping\n" }.into()))
 }

@@ -73,8 +73,8 @@ fn supervise(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::SUCCESS);
     }
     log::start(args.log, globals);
-    let json = args.log == log::LogFormat::Json;
-    plimsoll_supervisor::run(args.config.clone(), file, json, COMMAND_LINES)?;
+    let is_json = args.log == log::LogFormat::Json;
+    plimsoll_supervisor::run(args.config.clone(), file, is_json, COMMAND_LINES)?;
     Ok(ExitCode::SUCCESS)
 }
 

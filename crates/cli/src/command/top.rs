@@ -76,29 +76,29 @@ pub(crate) enum SortOrder {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let TimeSpan(span) = text.parse()?;
-    let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&span);
-    if fits { Ok(span) } else { Err("expected 100ms to 1h".to_owned()) }
+    let is_in_range = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&span);
+    if is_in_range { Ok(span) } else { Err("expected 100ms to 1h".to_owned()) }
 }
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let mut eye = BalancerPoller::new(args.at.endpoint()?);
+    let mut poller = BalancerPoller::new(args.at.endpoint()?);
     if globals.is_json() {
-        return documents(args, eye);
+        return documents(args, poller);
     }
-    let look = eye.poll()?;
-    let names: Vec<&str> = look.status.groups.iter().map(|group| &*group.name).collect();
+    let poll = poller.poll()?;
+    let names: Vec<&str> = poll.status.groups.iter().map(|group| &*group.name).collect();
     if let Some(group) = &args.group
         && !names.contains(&&**group)
     {
-        let why = format!("there is no group {group}; there are: {}", names.join(", "));
-        return Err(CliError::new(CliExitCode::Usage, why));
+        let message = format!("there is no group {group}; there are: {}", names.join(", "));
+        return Err(CliError::new(CliExitCode::Usage, message));
     }
     let live = io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb() && !args.once;
     if live {
-        return event_loop::run_view(args, eye, look, globals);
+        return event_loop::run_view(args, poller, poll, globals);
     }
     let mut view = TopView::new(&args.group, args.sort, args.interval);
-    view.update(TopSnapshot::from_polls(&look, None), &look.events);
+    view.update(TopSnapshot::from_polls(&poll, None), &poll.events);
     let lines: Vec<String> =
         view.plain_lines().iter().map(|line| line.paint(globals.stdout_has_color())).collect();
     let text: String = lines.iter().map(|line| format!("{}\n", line.trim_end())).collect();
@@ -107,19 +107,19 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
 }
 
 /// Prints a document per interval, for programs, for as long as there is a reader.
-fn documents(args: &Args, mut eye: BalancerPoller) -> Result<ExitCode, CliError> {
-    let mut before = None;
+fn documents(args: &Args, mut poller: BalancerPoller) -> Result<ExitCode, CliError> {
+    let mut previous = None;
     loop {
-        let look = eye.poll()?;
-        let mut board = TopSnapshot::from_polls(&look, before.as_ref());
-        board.retain_group(args.group.as_deref());
+        let poll = poller.poll()?;
+        let mut snapshot = TopSnapshot::from_polls(&poll, previous.as_ref());
+        snapshot.retain_group(args.group.as_deref());
         let events: Vec<_> =
-            look.events.iter().filter(|entry| render::is_about_group(&args.group, entry)).collect();
+            poll.events.iter().filter(|entry| render::is_about_group(&args.group, entry)).collect();
         let document = serde_json::json!({
             "schema": 1,
-            "unix_ms": look.unix_ms,
+            "unix_ms": poll.unix_ms,
             "interval_seconds": args.interval.as_secs_f64(),
-            "groups": board.groups,
+            "groups": snapshot.groups,
             "events": events,
         });
         let mut out = io::stdout().lock();
@@ -128,12 +128,12 @@ fn documents(args: &Args, mut eye: BalancerPoller) -> Result<ExitCode, CliError>
         {
             // The reader has ended.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            other => other?,
+            result => result?,
         }
         if args.once {
             return Ok(ExitCode::SUCCESS);
         }
-        before = Some(look);
+        previous = Some(poll);
         std::thread::sleep(args.interval);
     }
 }

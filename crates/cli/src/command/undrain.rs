@@ -16,7 +16,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let target = &args.target;
     control::run_each(&target.at, globals, |balancer, _| {
-        let said = balancer.post("/v1/undrain", &target.request_body())?;
-        Ok(CommandOutput::from_action(said, format!("{}: taken back\n", target.member)))
+        let response = balancer.post("/v1/undrain", &target.request_body())?;
+        Ok(CommandOutput::from_action(response, format!("{}: taken back\n", target.member)))
     })
 }

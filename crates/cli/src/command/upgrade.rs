@@ -31,16 +31,16 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let binary = args.binary.as_ref().map(std::path::absolute).transpose().map_err(CliError::failed)?;
-    let wish = json!({"binary": binary, "timeout_seconds": args.timeout.0.as_secs_f64()});
-    control::run_each(&args.at, globals, |balancer, _| upgrade(balancer, &wish))
+    let request = json!({"binary": binary, "timeout_seconds": args.timeout.0.as_secs_f64()});
+    control::run_each(&args.at, globals, |balancer, _| upgrade(balancer, &request))
 }
 
-fn upgrade(balancer: &ControlEndpoint, wish: &Value) -> Result<CommandOutput, CliError> {
-    let said = balancer.post("/v1/upgrade", wish)?;
-    let (pid, version) = (&said["pid"], said["version"].as_str().unwrap_or_default());
-    let open = said["connections"].as_u64().unwrap_or_default();
-    let talk = format!(
-        "process {pid}, version {version}, has taken over; {open} connections end with the one before\n"
+fn upgrade(balancer: &ControlEndpoint, request: &Value) -> Result<CommandOutput, CliError> {
+    let response = balancer.post("/v1/upgrade", request)?;
+    let (pid, version) = (&response["pid"], response["version"].as_str().unwrap_or_default());
+    let connections = response["connections"].as_u64().unwrap_or_default();
+    let message = format!(
+        "process {pid}, version {version}, has taken over; {connections} connections end with the one before\n"
     );
-    Ok(CommandOutput::from_action(said, talk))
+    Ok(CommandOutput::from_action(response, message))
 }

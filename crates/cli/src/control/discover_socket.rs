@@ -93,8 +93,8 @@ impl ProgramKind for BalancerKind {
         };
         let mut address = listen.filter(|address| address.port() != 0)?;
         match address.ip() {
-            IpAddr::V4(any) if any.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-            IpAddr::V6(any) if any.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+            IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
             _ => {}
         }
         Some(address.to_string())
@@ -130,10 +130,10 @@ impl ProgramKind for DaemonKind {
     const SECTION: &str = "admin";
 
     fn default_endpoints() -> Result<Vec<ControlEndpoint>, ControlError> {
-        let what = "it is not said which daemon: give --host https://HOST:PORT, --control unix:/PATH, or -c \
+        let message = "it is not said which daemon: give --host https://HOST:PORT, --control unix:/PATH, or -c \
              FILE with \
              [admin] control";
-        Err(ControlError::Refused(what.into()))
+        Err(ControlError::Refused(message.into()))
     }
 }
 
@@ -184,8 +184,10 @@ impl<K: ProgramKind> EndpointSelector for ProgramSelector<K> {
         if names.is_empty() {
             return Ok(None);
         }
-        let shown = Arc::new(tls_client::load_credentials(&self.credentials)?);
-        Ok(Some(names.into_iter().map(|name| ControlEndpoint::Https(name, Arc::clone(&shown))).collect()))
+        let credentials = Arc::new(tls_client::load_credentials(&self.credentials)?);
+        Ok(Some(
+            names.into_iter().map(|name| ControlEndpoint::Https(name, Arc::clone(&credentials))).collect(),
+        ))
     }
 }
 
@@ -225,46 +227,46 @@ pub(crate) fn find_endpoint<K: ProgramKind>(
         Some(file) => address_in_file(file, K::SECTION, "control")?.map(|control| (file, control)),
         None => None,
     };
-    let places = match control {
+    let endpoints = match control {
         None => K::default_endpoints()?,
         Some((file, control)) => match ControlEndpoint::parse(&control) {
             Ok(balancer) => vec![balancer],
-            Err(trouble) => {
-                let why = format!("{}: [{}] control: {trouble}", file.display(), K::SECTION);
-                return read_only_endpoint::<K>(Some(file), &why).ok_or(ControlError::Refused(why));
+            Err(error) => {
+                let reason = format!("{}: [{}] control: {error}", file.display(), K::SECTION);
+                return read_only_endpoint::<K>(Some(file), &reason).ok_or(ControlError::Refused(reason));
             }
         },
     };
-    first_reachable::<K>(places, file)
+    first_reachable::<K>(endpoints, file)
 }
 
 /// Returns the first place where a process accepts. Without any it is the read-only listener; if that does
 /// not answer either, it is the place where the socket should have been: a request there fails with the
 /// reason.
 fn first_reachable<K: ProgramKind>(
-    places: Vec<ControlEndpoint>,
+    endpoints: Vec<ControlEndpoint>,
     file: Option<&Path>,
 ) -> Result<ControlEndpoint, ControlError> {
-    let mut away = None;
-    for place in places {
-        match place.probe() {
-            Ok(()) => return Ok(place),
+    let mut first_failure = None;
+    for endpoint in endpoints {
+        match endpoint.probe() {
+            Ok(()) => return Ok(endpoint),
             Err(error) => {
-                away.get_or_insert_with(|| (place.unreachable(&error).to_string(), place));
+                first_failure.get_or_insert_with(|| (endpoint.unreachable(&error).to_string(), endpoint));
             }
         }
     }
-    match away {
-        Some((why, place)) => Ok(read_only_endpoint::<K>(file, &why).unwrap_or(place)),
+    match first_failure {
+        Some((reason, endpoint)) => Ok(read_only_endpoint::<K>(file, &reason).unwrap_or(endpoint)),
         None => Err(ControlError::Refused("it is not said where it is: give --control unix:/PATH".into())),
     }
 }
 
 /// Returns the read-only listener, in place of a control socket that cannot be used, if a Plimsoll answers
 /// there.
-fn read_only_endpoint<K: ProgramKind>(file: Option<&Path>, why: &str) -> Option<ControlEndpoint> {
-    let look = ControlEndpoint::ReadOnly(K::read_only_address(file)?, why.to_owned());
-    look.status().is_ok().then_some(look)
+fn read_only_endpoint<K: ProgramKind>(file: Option<&Path>, reason: &str) -> Option<ControlEndpoint> {
+    let endpoint = ControlEndpoint::ReadOnly(K::read_only_address(file)?, reason.to_owned());
+    endpoint.status().is_ok().then_some(endpoint)
 }
 
 #[cfg(test)]
@@ -277,22 +279,22 @@ mod tests {
 
     fn refused(result: Result<ControlEndpoint, ControlError>) -> String {
         match result {
-            Err(ControlError::Refused(why)) => why,
+            Err(ControlError::Refused(message)) => message,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn the_flag_comes_first() {
-        let found = balancer(Some("unix:/tmp/a.sock"), Some(Path::new("/nowhere.toml"))).unwrap();
-        assert_eq!(found, ControlEndpoint::Unix("/tmp/a.sock".into()));
-        let found = balancer(Some("http://[::1]:9900/"), None).unwrap();
-        assert_eq!(found, ControlEndpoint::Http("[::1]:9900".into()));
+        let endpoint = balancer(Some("unix:/tmp/a.sock"), Some(Path::new("/nowhere.toml"))).unwrap();
+        assert_eq!(endpoint, ControlEndpoint::Unix("/tmp/a.sock".into()));
+        let endpoint = balancer(Some("http://[::1]:9900/"), None).unwrap();
+        assert_eq!(endpoint, ControlEndpoint::Http("[::1]:9900".into()));
     }
 
     #[test]
     fn what_is_no_socket_is_refused() {
-        for (text, what) in [
+        for (text, expected) in [
             ("/run/a.sock", "give unix:/path"),
             ("https://a:1", "give unix:/path"),
             ("unix:", "no path"),
@@ -303,8 +305,8 @@ mod tests {
             ("http://a\r\nb:1", "no more than"),
             ("off", "switched off"),
         ] {
-            let why = refused(balancer(Some(text), None));
-            assert!(why.contains(what), "{text}: {why}");
+            let message = refused(balancer(Some(text), None));
+            assert!(message.contains(expected), "{text}: {message}");
         }
     }
 
@@ -315,12 +317,13 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             balancer(None, Some(&file))
         };
-        let found = find("nonsense = 1\n[admin]\ncontrol = \"unix:/x.sock\"\n").unwrap();
-        assert_eq!(found, ControlEndpoint::Unix("/x.sock".into()));
-        let found = find("[admin]\ncontrol = \"unix:/y.sock\"\n[[group]]\nname = \"half\nmembers =").unwrap();
-        assert_eq!(found, ControlEndpoint::Unix("/y.sock".into()));
-        let found = find("[admin]\ncontrol = [\"tls://[::]:9905\", \"unix:/z.sock\"]\n").unwrap();
-        assert_eq!(found, ControlEndpoint::Unix("/z.sock".into()));
+        let endpoint = find("nonsense = 1\n[admin]\ncontrol = \"unix:/x.sock\"\n").unwrap();
+        assert_eq!(endpoint, ControlEndpoint::Unix("/x.sock".into()));
+        let endpoint =
+            find("[admin]\ncontrol = \"unix:/y.sock\"\n[[group]]\nname = \"half\nmembers =").unwrap();
+        assert_eq!(endpoint, ControlEndpoint::Unix("/y.sock".into()));
+        let endpoint = find("[admin]\ncontrol = [\"tls://[::]:9905\", \"unix:/z.sock\"]\n").unwrap();
+        assert_eq!(endpoint, ControlEndpoint::Unix("/z.sock".into()));
         let tls = refused(find("admin.control = \"tls://[::]:9905\""));
         assert!(tls.contains("--host https://"), "{tls}");
         assert!(default_controls().contains(&match find("").unwrap() {
@@ -339,26 +342,32 @@ mod tests {
     #[test]
     fn other_kinds_have_their_own_files_and_places() {
         let file = std::env::temp_dir().join(format!("plimsoll-place-{}.toml", std::process::id()));
-        fn at<K: ProgramKind>(control: Option<&str>, file: &Path) -> Result<String, String> {
-            let place = ProgramSelector::<K> {
+        fn local_address<K: ProgramKind>(control: Option<&str>, file: &Path) -> Result<String, String> {
+            let selector = ProgramSelector::<K> {
                 control: control.map(str::to_owned),
                 config: Some(file.to_owned()),
                 hosts: Vec::new(),
                 credentials: CredentialArgs::default(),
                 kind: PhantomData,
             };
-            place.local_endpoint().map(|at| at.to_string()).map_err(|why| why.to_string())
+            selector.local_endpoint().map(|endpoint| endpoint.to_string()).map_err(|error| error.to_string())
         }
         std::fs::write(&file, "[supervise]\ncontrol = \"unix:/x/y.sock\"\n[[process]]\nname = 5\n").unwrap();
-        assert_eq!(at::<SupervisorKind>(None, &file).unwrap(), "unix:/x/y.sock");
-        assert_eq!(at::<SupervisorKind>(Some(""), &file).unwrap(), "unix:/x/y.sock");
-        assert_eq!(at::<SupervisorKind>(Some("http://[::1]:80"), &file).unwrap(), "http://[::1]:80");
+        assert_eq!(local_address::<SupervisorKind>(None, &file).unwrap(), "unix:/x/y.sock");
+        assert_eq!(local_address::<SupervisorKind>(Some(""), &file).unwrap(), "unix:/x/y.sock");
+        assert_eq!(
+            local_address::<SupervisorKind>(Some("http://[::1]:80"), &file).unwrap(),
+            "http://[::1]:80"
+        );
         std::fs::write(&file, "").unwrap();
-        assert_eq!(at::<SupervisorKind>(None, &file).unwrap(), "unix:/run/plimsoll-supervise.sock");
+        assert_eq!(
+            local_address::<SupervisorKind>(None, &file).unwrap(),
+            "unix:/run/plimsoll-supervise.sock"
+        );
         std::fs::write(&file, "member = 0\n[admin]\ncontrol = \"unix:/l.sock\"\n").unwrap();
-        assert_eq!(at::<DaemonKind>(None, &file).unwrap(), "unix:/l.sock");
+        assert_eq!(local_address::<DaemonKind>(None, &file).unwrap(), "unix:/l.sock");
         std::fs::write(&file, "member = 1\n").unwrap();
-        assert!(at::<DaemonKind>(None, &file).unwrap_err().contains("which daemon"));
+        assert!(local_address::<DaemonKind>(None, &file).unwrap_err().contains("which daemon"));
         std::fs::remove_file(&file).unwrap();
     }
 }

@@ -45,23 +45,23 @@ impl CommandOutput {
 
 /// Asks all balancers that `at` names. `ask` gets a function that prints its progress.
 pub(crate) fn run_each(
-    at: &impl EndpointSelector,
+    selector: &impl EndpointSelector,
     globals: &GlobalArgs,
-    ask: impl Fn(&ControlEndpoint, &dyn Fn(&str)) -> Result<CommandOutput, CliError> + Sync,
+    action: impl Fn(&ControlEndpoint, &dyn Fn(&str)) -> Result<CommandOutput, CliError> + Sync,
 ) -> Result<ExitCode, CliError> {
-    let Some(hosts) = at.remote_endpoints()? else {
-        let said = ask(&at.local_endpoint()?, &|text| globals.print_message(text))?;
+    let Some(hosts) = selector.remote_endpoints()? else {
+        let result = action(&selector.local_endpoint()?, &|text| globals.print_message(text))?;
         if globals.is_json() {
-            globals.print_result(&said.json, String::new)?;
+            globals.print_result(&result.json, String::new)?;
         } else {
-            globals.print_message(&said.messages);
-            output::write_stdout(&said.table)?;
+            globals.print_message(&result.messages);
+            output::write_stdout(&result.table)?;
         }
-        return Ok(if said.is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        return Ok(if result.is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     };
     let outcomes = ask_all(&hosts, |host| {
         let name = host.to_string();
-        ask(host, &|text| globals.print_message(&prefix_lines(&name, text)))
+        action(host, &|text| globals.print_message(&prefix_lines(&name, text)))
     });
     print_all(&hosts, &outcomes, globals)?;
     Ok(exit_code(&outcomes))
@@ -78,13 +78,13 @@ pub(crate) fn exit_code(outcomes: &[Result<CommandOutput, CliError>]) -> ExitCod
     let lost = |outcome: &Result<CommandOutput, CliError>| {
         matches!(
             outcome,
-            Err(failure) if failure.exit == CliExitCode::Unreachable
+            Err(failure) if failure.exit_code == CliExitCode::Unreachable
         )
     };
-    let well = |outcome: &Result<CommandOutput, CliError>| matches!(outcome, Ok(said) if said.is_ok);
+    let has_succeeded = |outcome: &Result<CommandOutput, CliError>| matches!(outcome, Ok(said) if said.is_ok);
     if outcomes.iter().all(lost) {
         CliExitCode::Unreachable.into()
-    } else if outcomes.iter().all(well) {
+    } else if outcomes.iter().all(has_succeeded) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -94,24 +94,24 @@ pub(crate) fn exit_code(outcomes: &[Result<CommandOutput, CliError>]) -> ExitCod
 /// Returns the results of `ask` for each host, in their order.
 pub(crate) fn ask_all<T: Send>(
     hosts: &[ControlEndpoint],
-    ask: impl Fn(&ControlEndpoint) -> T + Sync,
+    action: impl Fn(&ControlEndpoint) -> T + Sync,
 ) -> Vec<T> {
-    let next = AtomicUsize::new(0);
+    let next_index = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..hosts.len().min(MAX_CONCURRENT) {
             scope.spawn(|| {
                 loop {
-                    let place = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(host) = hosts.get(place) else { break };
-                    let outcome = ask(host);
-                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((place, outcome));
+                    let index = next_index.fetch_add(1, Ordering::Relaxed);
+                    let Some(host) = hosts.get(index) else { break };
+                    let outcome = action(host);
+                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));
                 }
             });
         }
     });
     let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-    outcomes.sort_by_key(|(place, _)| *place);
+    outcomes.sort_by_key(|(index, _)| *index);
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
@@ -122,19 +122,19 @@ pub(crate) fn print_all(
     globals: &GlobalArgs,
 ) -> Result<(), CliError> {
     if globals.is_json() {
-        let list = hosts.iter().zip(outcomes).map(|(host, outcome)| match outcome {
-            Ok(said) => json!({"host": host.to_string(), "ok": true, "result": said.json}),
+        let entries = hosts.iter().zip(outcomes).map(|(host, outcome)| match outcome {
+            Ok(result) => json!({"host": host.to_string(), "ok": true, "result": result.json}),
             Err(failure) => json!({"host": host.to_string(), "ok": false, "error": failure.one_line()}),
         });
-        return globals.print_result(&list.collect::<Vec<Value>>(), String::new);
+        return globals.print_result(&entries.collect::<Vec<Value>>(), String::new);
     }
     let width = hosts.iter().map(|host| host.to_string().len()).max().unwrap_or(0);
     for (host, outcome) in hosts.iter().zip(outcomes) {
         let name = format!("{:width$}", host.to_string());
         match outcome {
-            Ok(said) => {
-                globals.print_message(&prefix_lines(&name, &said.messages));
-                output::write_stdout(&prefix_lines(&name, &said.table))?;
+            Ok(result) => {
+                globals.print_message(&prefix_lines(&name, &result.messages));
+                output::write_stdout(&prefix_lines(&name, &result.table))?;
             }
             Err(failure) => {
                 globals.print_always(&format!("error: {host}: {}\n", sanitize(failure.one_line())))
@@ -158,10 +158,10 @@ mod tests {
         let hosts: Vec<ControlEndpoint> =
             (0..200).map(|port| ControlEndpoint::Http(format!("a:{port}"))).collect();
         // No call goes on before `MAX_CONCURRENT` calls have begun: one after the other they would never end.
-        let (begun, most) = (std::sync::Barrier::new(MAX_CONCURRENT), AtomicUsize::new(0));
+        let (barrier, started_count) = (std::sync::Barrier::new(MAX_CONCURRENT), AtomicUsize::new(0));
         let outcomes = ask_all(&hosts, |host| {
-            if most.fetch_add(1, Ordering::Relaxed) < MAX_CONCURRENT {
-                begun.wait();
+            if started_count.fetch_add(1, Ordering::Relaxed) < MAX_CONCURRENT {
+                barrier.wait();
             }
             host.to_string()
         });

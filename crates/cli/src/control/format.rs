@@ -26,8 +26,8 @@ pub(crate) enum TextStyle {
 }
 
 impl From<GroupHealth> for TextStyle {
-    fn from(standing: GroupHealth) -> Self {
-        match standing {
+    fn from(health: GroupHealth) -> Self {
+        match health {
             GroupHealth::Healthy => Self::Good,
             GroupHealth::Warning => Self::Fair,
             GroupHealth::Degraded | GroupHealth::Shedding | GroupHealth::Down => Self::Bad,
@@ -61,15 +61,15 @@ pub(crate) fn member_state_label(member: MemberState, slow: bool) -> (&'static s
 
 /// Returns glyph, word and tone of a state.
 pub(crate) fn state_label(state: MemberState) -> (&'static str, &'static str, TextStyle) {
-    let (glyph, word) = state.glyph_and_label();
-    let tone = match state {
+    let (glyph, label) = state.glyph_and_label();
+    let style = match state {
         MemberState::Up => TextStyle::Good,
         MemberState::SlowStart | MemberState::Unchecked | MemberState::Draining | MemberState::Disabled => {
             TextStyle::Fair
         }
         MemberState::Ejected | MemberState::Down => TextStyle::Bad,
     };
-    (glyph, word, tone)
+    (glyph, label, style)
 }
 
 /// Returns a number to four digits if it has a fraction, or unchanged if it has none.
@@ -92,7 +92,7 @@ pub(crate) fn short_number(value: f64) -> String {
 /// A cell of a table.
 pub(crate) struct TableCell {
     text: String,
-    tone: TextStyle,
+    style: TextStyle,
     /// Whether the text is aligned to the right, as numbers are.
     align_right: bool,
 }
@@ -100,17 +100,17 @@ pub(crate) struct TableCell {
 impl TableCell {
     /// Returns a cell with text, aligned to the left. Control characters are replaced.
     pub(crate) fn text(text: &str) -> Self {
-        Self { text: sanitize(text), tone: TextStyle::Plain, align_right: false }
+        Self { text: sanitize(text), style: TextStyle::Plain, align_right: false }
     }
 
     /// Returns a cell with a number, aligned to the right.
     pub(crate) fn number(text: impl ToString) -> Self {
-        Self { text: text.to_string(), tone: TextStyle::Plain, align_right: true }
+        Self { text: text.to_string(), style: TextStyle::Plain, align_right: true }
     }
 
     /// Returns the cell in a tone.
-    pub(crate) fn tone(self, tone: TextStyle) -> Self {
-        Self { tone, ..self }
+    pub(crate) fn style(self, style: TextStyle) -> Self {
+        Self { style, ..self }
     }
 }
 
@@ -118,8 +118,12 @@ impl TableCell {
 pub(crate) fn table(rows: &[Vec<TableCell>], color: bool) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
-        .map(|at| {
-            rows.iter().filter_map(|row| row.get(at)).map(|cell| display_width(&cell.text)).max().unwrap_or(0)
+        .map(|index| {
+            rows.iter()
+                .filter_map(|row| row.get(index))
+                .map(|cell| display_width(&cell.text))
+                .max()
+                .unwrap_or(0)
         })
         .collect();
     let mut out = String::new();
@@ -131,7 +135,7 @@ pub(crate) fn table(rows: &[Vec<TableCell>], color: bool) -> String {
             let pad = column - display_width(&cell.text);
             if !cell.text.is_empty() {
                 let before = gap + if cell.align_right { pad } else { 0 };
-                let _ = write!(line, "{:before$}{}", "", cell.tone.paint(&cell.text, color));
+                let _ = write!(line, "{:before$}{}", "", cell.style.paint(&cell.text, color));
                 gap = 0;
             }
             gap += 2 + match (cell.text.is_empty(), cell.align_right) {
@@ -148,12 +152,12 @@ pub(crate) fn table(rows: &[Vec<TableCell>], color: bool) -> String {
 
 /// Returns text on one line, with control characters replaced.
 pub(crate) fn sanitize(text: &str) -> String {
-    let plain = |c: char| match c {
+    let replace_control = |c: char| match c {
         '\n' | '\t' => ' ',
         c if c.is_control() => '\u{fffd}',
         c => c,
     };
-    text.trim_end().chars().map(plain).collect()
+    text.trim_end().chars().map(replace_control).collect()
 }
 
 /// Returns the columns of a text; none of the characters in use is wide.
@@ -165,8 +169,8 @@ fn display_width(text: &str) -> usize {
 pub(crate) fn group_digits(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(' ');
         }
         text.push(digit);
@@ -195,13 +199,14 @@ pub(crate) fn latency(seconds: f64) -> String {
 pub(crate) fn utc_time(unix_ms: u64) -> String {
     let (day, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
     let since_era = day + 719_468;
-    let (era, of_era) = (since_era / 146_097, since_era % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let (month, carry) = if from_march < 10 { (from_march + 3, 0) } else { (from_march - 9, 1) };
+    let (era, day_of_era) = (since_era / 146_097, since_era % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let (month, carry) =
+        if month_from_march < 10 { (month_from_march + 3, 0) } else { (month_from_march - 9, 1) };
     let year = era * 400 + year_of_era + carry;
-    let date = of_year - (153 * from_march + 2) / 5 + 1;
+    let date = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let (hour, minute, second, ms) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60, ms % 1000);
     format!("{year:04}-{month:02}-{date:02} {hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
@@ -212,9 +217,12 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let said =
+        let formatted =
             [0.0, 1.0, -3.0, 1.0 / 3.0, 12.3456, 0.000_012_34, 1.5e10, 123_456.789, 2.0e9].map(short_number);
-        assert_eq!(said, ["0", "1", "-3", "0.3333", "12.35", "1.234e-5", "1.500e10", "123457", "2.000e9"]);
+        assert_eq!(
+            formatted,
+            ["0", "1", "-3", "0.3333", "12.35", "1.234e-5", "1.500e10", "123457", "2.000e9"]
+        );
     }
 
     #[test]
@@ -235,10 +243,11 @@ mod tests {
 
     #[test]
     fn lengths_of_time_have_three_digits() {
-        let said = [0.0, 4.4e-7, 9.994e-4, 9.996e-4, 0.001_239, 0.012_44, 0.1244, 0.9996, 2.5, 61.04, 3600.0];
-        let said = said.map(latency);
+        let formatted =
+            [0.0, 4.4e-7, 9.994e-4, 9.996e-4, 0.001_239, 0.012_44, 0.1244, 0.9996, 2.5, 61.04, 3600.0];
+        let formatted = formatted.map(latency);
         assert_eq!(
-            said,
+            formatted,
             [
                 "0µs", "0µs", "999µs", "1.00ms", "1.24ms", "12.4ms", "124ms", "1.00s", "2.50s", "61.0s",
                 "3600s"
@@ -250,7 +259,7 @@ mod tests {
     fn columns_align_with_and_without_colour() {
         let rows = vec![
             vec![
-                TableCell::text("A").tone(TextStyle::Strong),
+                TableCell::text("A").style(TextStyle::Strong),
                 TableCell::number("B"),
                 TableCell::text("C"),
                 TableCell::text("D"),

@@ -16,37 +16,37 @@ pub(super) struct HttpResponse<S = ControlStream> {
     length: Option<u64>,
     /// The peer's proof for a ticket (`WWW-Authenticate: Negotiate`).
     pub(super) negotiate: Option<String>,
-    rest: BufReader<S>,
+    reader: BufReader<S>,
 }
 
 impl<S: Read> HttpResponse<S> {
     /// Reads the head.
     pub(super) fn read(stream: S) -> io::Result<Self> {
-        let mut rest = BufReader::new(stream);
-        let mut head = rest.by_ref().take(MAX_HEAD);
-        let mut line = || {
-            let mut line = Vec::new();
-            head.read_until(b'\n', &mut line)?;
-            match line.pop() {
-                Some(b'\n') => Ok(String::from_utf8_lossy(&line).trim_end().to_owned()),
-                _ => Err(wrong("the answer ends in its head")),
+        let mut reader = BufReader::new(stream);
+        let mut head = reader.by_ref().take(MAX_HEAD);
+        let mut read_line = || {
+            let mut bytes = Vec::new();
+            head.read_until(b'\n', &mut bytes)?;
+            match bytes.pop() {
+                Some(b'\n') => Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned()),
+                _ => Err(invalid_response("the answer ends in its head")),
             }
         };
-        let first = line()?;
-        let status = first
+        let status_line = read_line()?;
+        let status = status_line
             .strip_prefix("HTTP/1.")
             .and_then(|rest| rest.get(2..5)?.parse().ok())
-            .ok_or_else(|| wrong("the answer is not HTTP"))?;
+            .ok_or_else(|| invalid_response("the answer is not HTTP"))?;
         let (mut length, mut negotiate) = (None, None);
         loop {
-            let line = line()?;
+            let line = read_line()?;
             if line.is_empty() {
                 break;
             }
             let Some((name, value)) = line.split_once(':') else { continue };
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
-                length = Some(value.parse().map_err(|_| wrong("content-length is not a number"))?);
+                length = Some(value.parse().map_err(|_| invalid_response("content-length is not a number"))?);
             } else if name.eq_ignore_ascii_case("www-authenticate")
                 && let Some((scheme, proof)) = value.split_once(' ')
                 && scheme.eq_ignore_ascii_case("negotiate")
@@ -54,28 +54,28 @@ impl<S: Read> HttpResponse<S> {
                 negotiate = Some(proof.trim().to_owned());
             }
         }
-        Ok(Self { status, length, negotiate, rest })
+        Ok(Self { status, length, negotiate, reader })
     }
 
     /// Reads all of the body.
     pub(super) fn body(self) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
-        let got =
-            self.rest.take(self.length.unwrap_or(MAX_BODY).min(MAX_BODY)).read_to_end(&mut body)? as u64;
-        if got == MAX_BODY || self.length.is_some_and(|length| length != got) {
-            return Err(wrong("the answer is cut short"));
+        let length_read =
+            self.reader.take(self.length.unwrap_or(MAX_BODY).min(MAX_BODY)).read_to_end(&mut body)? as u64;
+        if length_read == MAX_BODY || self.length.is_some_and(|length| length != length_read) {
+            return Err(invalid_response("the answer is cut short"));
         }
         Ok(body)
     }
 
     /// Returns the rest of the stream, to read the body as it comes.
     pub(super) fn stream(self) -> BufReader<S> {
-        self.rest
+        self.reader
     }
 }
 
-fn wrong(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+fn invalid_response(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 #[cfg(test)]
@@ -83,9 +83,9 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> io::Result<(u16, String)> {
-        let answer = HttpResponse::read(text.as_bytes())?;
-        let status = answer.status;
-        Ok((status, String::from_utf8(answer.body()?).unwrap()))
+        let response = HttpResponse::read(text.as_bytes())?;
+        let status = response.status;
+        Ok((status, String::from_utf8(response.body()?).unwrap()))
     }
 
     #[test]

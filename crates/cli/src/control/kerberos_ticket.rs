@@ -22,9 +22,12 @@ impl KerberosTicket {
         socket: &mut ControlStream,
     ) -> Result<Option<Self>, ControlError> {
         match (balancer, socket) {
-            (ControlEndpoint::Https(authority, shown), ControlStream::Tls(stream)) if shown.negotiates => {
-                let made = Self::new(stream, authority).map_err(|error| balancer.connection_error(&error))?;
-                made.map(Some).map_err(|why| ControlError::Refused(format!("{balancer}: {why}")))
+            (ControlEndpoint::Https(authority, credentials), ControlStream::Tls(stream))
+                if credentials.negotiates =>
+            {
+                let ticket =
+                    Self::new(stream, authority).map_err(|error| balancer.connection_error(&error))?;
+                ticket.map(Some).map_err(|error| ControlError::Refused(format!("{balancer}: {error}")))
             }
             _ => Ok(None),
         }
@@ -41,10 +44,10 @@ impl KerberosTicket {
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock)?;
         }
-        let exported =
+        let channel_binding =
             stream.conn.export_keying_material([0; 32], EXPORTER_LABEL, None).map_err(io::Error::other)?;
-        let begun = TokenInitiator::begin(host_of(authority), ChannelBinding(exported));
-        Ok(begun.map(|(initiator, token)| Self { initiator, token }))
+        let initiation = TokenInitiator::begin(host_of(authority), ChannelBinding(channel_binding));
+        Ok(initiation.map(|(initiator, token)| Self { initiator, token }))
     }
 
     /// Returns the field of the request that carries the token.
@@ -56,14 +59,14 @@ impl KerberosTicket {
     pub(super) fn verify(
         self,
         balancer: &ControlEndpoint,
-        answer: &http::HttpResponse,
+        response: &http::HttpResponse,
     ) -> Result<(), ControlError> {
-        let proved = match &answer.negotiate {
+        let verified = match &response.negotiate {
             Some(proof) => self.initiator.finish(proof),
             // A host that rejects the client (401) proves nothing; its answer has only the reason.
-            None if answer.status == 401 => Ok(()),
+            None if response.status == 401 => Ok(()),
             None => Err("the answer does not prove that it knows the key of the ticket".into()),
         };
-        proved.map_err(|why| ControlError::Refused(format!("{balancer}: {why}")))
+        verified.map_err(|error| ControlError::Refused(format!("{balancer}: {error}")))
     }
 }

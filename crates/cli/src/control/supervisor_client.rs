@@ -53,7 +53,13 @@ impl<'b> PeerClient<'b> {
         self.endpoint.is_gone()
     }
 
-    fn send(&self, method: &str, target: &str, body: &str, wait: Duration) -> Result<Vec<u8>, ControlError> {
+    fn send(
+        &self,
+        method: &str,
+        target: &str,
+        body: &str,
+        timeout: Duration,
+    ) -> Result<Vec<u8>, ControlError> {
         let socket = self.endpoint.connect().map_err(|error| {
             let hint = match self.kind {
                 PeerKind::Supervisor => supervisor_hint(self.endpoint, error.kind()),
@@ -61,13 +67,13 @@ impl<'b> PeerClient<'b> {
             };
             ControlError::Unreachable(format!("cannot reach {}: {error}; {hint}", self.endpoint))
         })?;
-        let answer = self.endpoint.ask(socket, method, target, body, wait)?;
-        answer.body().map_err(|error| self.endpoint.stream_error(&error))
+        let response = self.endpoint.send_request(socket, method, target, body, timeout)?;
+        response.body().map_err(|error| self.endpoint.stream_error(&error))
     }
 }
 
-fn supervisor_hint(at: &ControlEndpoint, error: ErrorKind) -> &'static str {
-    match (at, error) {
+fn supervisor_hint(endpoint: &ControlEndpoint, kind: ErrorKind) -> &'static str {
+    match (endpoint, kind) {
         (ControlEndpoint::Unix(_), ErrorKind::NotFound) => {
             "no Supervisor made it; start one (plimsoll supervise), or say where it is: --control \
              unix:/path, \
@@ -87,8 +93,8 @@ fn supervisor_hint(at: &ControlEndpoint, error: ErrorKind) -> &'static str {
     }
 }
 
-fn daemon_hint(at: &ControlEndpoint, error: ErrorKind) -> &'static str {
-    match (at, error) {
+fn daemon_hint(endpoint: &ControlEndpoint, kind: ErrorKind) -> &'static str {
+    match (endpoint, kind) {
         (ControlEndpoint::Unix(_), ErrorKind::NotFound) => {
             "no daemon made it; start one (plimsoll lottery), or say where it is: --control unix:/path, or \
              -c lottery.toml"
@@ -110,20 +116,20 @@ mod tests {
 
     #[test]
     fn a_listener_only_shows() {
-        let at = ControlEndpoint::Http("127.0.0.1:1".into());
-        let trouble = PeerClient::supervisor(&at).post("/v1/reload", &Value::Null).unwrap_err();
-        assert!(trouble.to_string().contains("only shows"), "{trouble}");
+        let endpoint = ControlEndpoint::Http("127.0.0.1:1".into());
+        let error = PeerClient::supervisor(&endpoint).post("/v1/reload", &Value::Null).unwrap_err();
+        assert!(error.to_string().contains("only shows"), "{error}");
     }
 
     #[test]
     fn nobody_there_says_what_to_do() {
-        let at = ControlEndpoint::Unix("/nowhere/plimsoll.sock".into());
-        for (peer, what) in [
-            (PeerClient::supervisor(&at), "plimsoll supervise"),
-            (PeerClient::daemon(&at), "plimsoll lottery"),
+        let endpoint = ControlEndpoint::Unix("/nowhere/plimsoll.sock".into());
+        for (peer, expected) in [
+            (PeerClient::supervisor(&endpoint), "plimsoll supervise"),
+            (PeerClient::daemon(&endpoint), "plimsoll lottery"),
         ] {
-            let trouble = peer.get::<Value>("/v1/processes").unwrap_err();
-            assert!(matches!(&trouble, ControlError::Unreachable(why) if why.contains(what)), "{trouble}");
+            let error = peer.get::<Value>("/v1/processes").unwrap_err();
+            assert!(matches!(&error, ControlError::Unreachable(why) if why.contains(expected)), "{error}");
         }
     }
 }

@@ -63,12 +63,19 @@ fn group(name: &str, strategy: &str, verdict: &str, members: Vec<MemberStatus>) 
     }
 }
 
-fn member(name: &str, state: MemberState, why: &str, requests: u64, failures: u64, p50: f64) -> MemberStatus {
+fn member(
+    name: &str,
+    state: MemberState,
+    reason: &str,
+    requests: u64,
+    failures: u64,
+    p50: f64,
+) -> MemberStatus {
     MemberStatus {
         name: name.into(),
         address: "10.0.0.1:80".into(),
         state,
-        why: why.into(),
+        why: reason.into(),
         since_seconds: 200.0 + requests as f64,
         capacity: if state == MemberState::SlowStart { 2.5 } else { 1.0 },
         weight: 1.0,

@@ -68,37 +68,37 @@ pub(super) type ControlTlsStream = StreamOwned<ClientConnection, TcpStream>;
 pub(super) fn load_credentials(credentials: &CredentialArgs) -> Result<HostCredentials, ControlError> {
     let negotiates = credentials.negotiate;
     if negotiates && !plimsoll_kerberos::BUILT_IN {
-        return Err(refused(format_args!("--negotiate: {}", plimsoll_kerberos::NOT_BUILT_IN)));
+        return Err(refusal(format_args!("--negotiate: {}", plimsoll_kerberos::NOT_BUILT_IN)));
     }
     let Some(ca) = non_empty_path(credentials.ca.as_deref()) else {
-        return Err(refused("--host needs --ca (or PLIMSOLL_CA): the authorities of its certificate"));
+        return Err(refusal("--host needs --ca (or PLIMSOLL_CA): the authorities of its certificate"));
     };
     let mut roots = RootCertStore::empty();
-    for authority in certificates(ca)? {
-        roots.add(authority).map_err(|why| refused(format_args!("{}: {why}", ca.display())))?;
+    for authority in read_certificates(ca)? {
+        roots.add(authority).map_err(|error| refusal(format_args!("{}: {error}", ca.display())))?;
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(refused)?
+        .map_err(refusal)?
         .with_root_certificates(roots);
     let mut config = match (
         non_empty_path(credentials.certificate.as_deref()),
         non_empty_path(credentials.key.as_deref()),
     ) {
         (Some(certificate), Some(key)) => {
-            let chain = certificates(certificate)?;
-            let private = PrivateKeyDer::from_pem_file(key).map_err(|why| unreadable(key, &why))?;
-            config.with_client_auth_cert(chain, private).map_err(|why| {
+            let chain = read_certificates(certificate)?;
+            let private_key = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+            config.with_client_auth_cert(chain, private_key).map_err(|error| {
                 let (certificate, key) = (certificate.display(), key.display());
-                refused(format_args!("{certificate} and {key}: {why}; is the key that of the certificate?"))
+                refusal(format_args!("{certificate} and {key}: {error}; is the key that of the certificate?"))
             })?
         }
         _ => config.with_no_client_auth(),
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
-    let token = if negotiates { None } else { token(credentials.token.as_deref())? };
+    let token = if negotiates { None } else { load_token(credentials.token.as_deref())? };
     Ok(HostCredentials { config: Arc::new(config), token, negotiates })
 }
 
@@ -109,10 +109,10 @@ impl HostCredentials {
     }
 
     /// Connects; the handshake begins with the first byte that is sent.
-    pub(super) fn connect(&self, authority: &str, wait: Duration) -> io::Result<ControlTlsStream> {
+    pub(super) fn connect(&self, authority: &str, timeout: Duration) -> io::Result<ControlTlsStream> {
         let name = ServerName::try_from(host_of(authority).to_owned()).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
-        Ok(StreamOwned::new(connection, connect_tcp(authority, wait)?))
+        Ok(StreamOwned::new(connection, connect_tcp(authority, timeout)?))
     }
 }
 
@@ -123,15 +123,15 @@ pub(super) fn host_of(authority: &str) -> &str {
 }
 
 /// Connects to the first address of a name that answers.
-pub(super) fn connect_tcp(authority: &str, wait: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+pub(super) fn connect_tcp(authority: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let mut last_error = io::Error::new(ErrorKind::NotFound, "the name has no address");
     for address in authority.to_socket_addrs()?.collect::<Vec<SocketAddr>>() {
-        match TcpStream::connect_timeout(&address, wait) {
+        match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
+            Err(error) => last_error = error,
         }
     }
-    Err(last)
+    Err(last_error)
 }
 
 /// Returns the objection of TLS to a host, or of the host to this client; `None` if the error is another one.
@@ -162,38 +162,38 @@ pub(super) fn tls_rejection(error: &io::Error) -> Option<String> {
 
 /// Returns the hosts that a list names: URLs, and files with one a line.
 pub(super) fn parse_hosts(list: &[String]) -> Result<Vec<String>, ControlError> {
-    let mut found = Vec::new();
+    let mut authorities = Vec::new();
     for item in list.iter().map(|item| item.trim()).filter(|item| !item.is_empty()) {
         match item.strip_prefix('@') {
-            None => found.push(authority(item)?),
+            None => authorities.push(parse_authority(item)?),
             Some(path) => {
                 let text = std::fs::read_to_string(path)
-                    .map_err(|error| refused(format_args!("--host @{path}: {error}")))?;
+                    .map_err(|error| refusal(format_args!("--host @{path}: {error}")))?;
                 let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
                 for line in lines.filter(|line| !line.is_empty()) {
-                    found.push(authority(line)?);
+                    authorities.push(parse_authority(line)?);
                 }
             }
         }
     }
-    Ok(found)
+    Ok(authorities)
 }
 
 /// Returns `host:port` of a URL.
-fn authority(url: &str) -> Result<String, ControlError> {
-    let wrong = |what: &str| Err(refused(format_args!("--host {url}: {what}")));
+fn parse_authority(url: &str) -> Result<String, ControlError> {
+    let refuse = |reason: &str| Err(refusal(format_args!("--host {url}: {reason}")));
     let Some(authority) = url.strip_prefix("https://") else {
-        return wrong("give https://HOST:PORT of a balancer's control over TLS");
+        return refuse("give https://HOST:PORT of a balancer's control over TLS");
     };
     match authority.trim_end_matches('/') {
         rest if rest.contains(|c: char| "/@?#".contains(c) || c <= ' ') => {
-            wrong("give no more than https://HOST:PORT")
+            refuse("give no more than https://HOST:PORT")
         }
         rest if rest
             .rsplit_once(':')
             .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) =>
         {
-            wrong("has no port: see [admin] control of that balancer")
+            refuse("has no port: see [admin] control of that balancer")
         }
         rest => Ok(rest.to_owned()),
     }
@@ -204,38 +204,38 @@ fn non_empty_path(path: Option<&Path>) -> Option<&Path> {
     path.filter(|path| !path.as_os_str().is_empty())
 }
 
-fn token(given: Option<&str>) -> Result<Option<String>, ControlError> {
-    let text = match given.filter(|given| !given.is_empty()) {
+fn load_token(value: Option<&str>) -> Result<Option<String>, ControlError> {
+    let text = match value.filter(|value| !value.is_empty()) {
         None => return Ok(None),
-        Some(given) => match given.strip_prefix('@') {
+        Some(value) => match value.strip_prefix('@') {
             Some(path) => std::fs::read_to_string(path)
-                .map_err(|error| refused(format_args!("--token @{path}: {error}")))?,
-            None => given.to_owned(),
+                .map_err(|error| refusal(format_args!("--token @{path}: {error}")))?,
+            None => value.to_owned(),
         },
     };
     let text = text.trim();
     // The message does not contain the token: it is secret.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(refused("the token is empty, or has characters that no token has"));
+        return Err(refusal("the token is empty, or has characters that no token has"));
     }
     Ok(Some(text.to_owned()))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ControlError> {
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = found.map_err(|why| unreadable(path, &why))?;
-    if found.is_empty() {
-        return Err(refused(format_args!("{}: no certificate in PEM form is in it", path.display())));
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ControlError> {
+    let chain = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = chain.map_err(|error| unreadable(path, &error))?;
+    if chain.is_empty() {
+        return Err(refusal(format_args!("{}: no certificate in PEM form is in it", path.display())));
     }
-    Ok(found)
+    Ok(chain)
 }
 
-fn unreadable(path: &Path, why: &rustls::pki_types::pem::Error) -> ControlError {
-    refused(format_args!("cannot read {}: {why}", path.display()))
+fn unreadable(path: &Path, error: &rustls::pki_types::pem::Error) -> ControlError {
+    refusal(format_args!("cannot read {}: {error}", path.display()))
 }
 
-fn refused(what: impl fmt::Display) -> ControlError {
-    ControlError::Refused(what.to_string())
+fn refusal(message: impl fmt::Display) -> ControlError {
+    ControlError::Refused(message.to_string())
 }
 
 #[cfg(test)]
@@ -249,25 +249,25 @@ mod tests {
         let list = ["https://b:3".to_owned(), format!("@{}", path.display())];
         assert_eq!(parse_hosts(&list).unwrap(), ["b:3", "a:1", "[::1]:2"]);
         std::fs::remove_file(&path).unwrap();
-        for (text, why) in [
+        for (text, expected) in [
             ("http://a:1", "give https://"),
             ("https://a", "no port"),
             ("https://:1", "no port"),
             ("https://a:1/status", "no more than"),
             ("@/no/such/file", "No such file"),
         ] {
-            let said = parse_hosts(&[text.to_owned()]).unwrap_err().to_string();
-            assert!(said.contains(why), "{text}: {said}");
+            let error = parse_hosts(&[text.to_owned()]).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
     #[test]
     fn a_ticket_is_shown_by_a_build_that_has_kerberos() {
-        let said = load_credentials(&CredentialArgs { negotiate: true, ..CredentialArgs::default() })
+        let error = load_credentials(&CredentialArgs { negotiate: true, ..CredentialArgs::default() })
             .unwrap_err()
             .to_string();
         let expected = if plimsoll_kerberos::BUILT_IN { "needs --ca" } else { "--features kerberos" };
-        assert!(said.contains(expected), "{said}");
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         let credentials =
             CredentialArgs { token: Some("secret.secret.secret".into()), ..CredentialArgs::default() };
         assert!(!format!("{credentials:?}").contains("secret"));
-        let said = token(Some("secret\r\nX: y")).unwrap_err().to_string();
-        assert!(!said.contains("secret\r") && said.contains("no token has"), "{said}");
+        let error = load_token(Some("secret\r\nX: y")).unwrap_err().to_string();
+        assert!(!error.contains("secret\r") && error.contains("no token has"), "{error}");
     }
 }

@@ -15,14 +15,14 @@ pub(super) enum ControlStream {
 
 impl ControlStream {
     /// Sets the timeout of reads.
-    pub(super) fn set_read_timeout(&self, wait: Duration) -> io::Result<()> {
+    pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Plain(socket) => {
-                socket.set_read_timeout(Some(wait))?;
+                socket.set_read_timeout(Some(timeout))?;
                 socket.set_write_timeout(Some(READ_TIMEOUT))
             }
             Self::Tls(stream) => {
-                stream.sock.set_read_timeout(Some(wait))?;
+                stream.sock.set_read_timeout(Some(timeout))?;
                 stream.sock.set_write_timeout(Some(READ_TIMEOUT))
             }
         }
@@ -30,10 +30,10 @@ impl ControlStream {
 }
 
 impl Read for ControlStream {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(socket) => socket.read(into),
-            Self::Tls(stream) => stream.read(into),
+            Self::Plain(socket) => socket.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
         }
     }
 }

@@ -27,7 +27,7 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct LoadAlert {
     pub(super) object: Ior,
-    wanted: watch::Sender<bool>,
+    alerted: watch::Sender<bool>,
     /// Whether the last call failed.
     has_failed: Arc<AtomicBool>,
     task: AbortHandle,
@@ -37,14 +37,15 @@ impl LoadAlert {
     /// Starts the task for an object that has not been called yet.
     pub(super) fn start(runtime: &Handle, location: Location, object: Ior) -> Self {
         let has_failed = Arc::new(AtomicBool::new(false));
-        let (wanted, changes) = watch::channel(false);
-        let task = runtime.spawn(deliver_alert(location, object.clone(), changes, Arc::clone(&has_failed)));
-        Self { object, wanted, has_failed, task: task.abort_handle() }
+        let (alerted, alerted_receiver) = watch::channel(false);
+        let task =
+            runtime.spawn(deliver_alert(location, object.clone(), alerted_receiver, Arc::clone(&has_failed)));
+        Self { object, alerted, has_failed, task: task.abort_handle() }
     }
 
     /// Sets whether the member should shed its clients.
     pub(super) fn set_alerted(&self, alerted: bool) {
-        self.wanted.send_replace(alerted);
+        self.alerted.send_replace(alerted);
     }
 
     /// Returns `true` if another object may replace this one: the last call to it failed.
@@ -62,45 +63,45 @@ impl Drop for LoadAlert {
 async fn deliver_alert(
     location: Location,
     object: Ior,
-    mut wanted: watch::Receiver<bool>,
-    lost: Arc<AtomicBool>,
+    mut alerted_receiver: watch::Receiver<bool>,
+    has_failed: Arc<AtomicBool>,
 ) {
-    let mut said = false;
-    let mut wait = RETRY_PAUSES.0;
+    let mut is_delivered = false;
+    let mut pause = RETRY_PAUSES.0;
     loop {
-        let alerted = *wanted.borrow_and_update();
-        if !alerted && !said {
+        let alerted = *alerted_receiver.borrow_and_update();
+        if !alerted && !is_delivered {
             // There is nothing to send until the state changes.
-            if wanted.changed().await.is_err() {
+            if alerted_receiver.changed().await.is_err() {
                 return;
             }
-            wait = RETRY_PAUSES.0;
+            pause = RETRY_PAUSES.0;
             continue;
         }
         // A failed call may have been received, so the opposite must be sent then, too.
         let operation = if alerted { "enable_alert" } else { "disable_alert" };
         let outcome = invoke(&object, operation, |_| Ok(())).await;
-        let before = lost.swap(outcome.is_err(), Relaxed);
+        let had_failed = has_failed.swap(outcome.is_err(), Relaxed);
         match outcome {
             Ok(()) => {
-                if said != alerted || before {
+                if is_delivered != alerted || had_failed {
                     tracing::info!("the load alert of {location} was told: {operation}");
                 }
-                said = alerted;
-                wait = RETRY_PAUSES.0;
+                is_delivered = alerted;
+                pause = RETRY_PAUSES.0;
                 if alerted {
-                    let _ = timeout(REPEAT_INTERVAL, wanted.changed()).await;
+                    let _ = timeout(REPEAT_INTERVAL, alerted_receiver.changed()).await;
                 }
             }
-            Err(why) => {
-                if !before {
-                    tracing::warn!("the load alert of {location} cannot be told ({operation}): {why}");
+            Err(error) => {
+                if !had_failed {
+                    tracing::warn!("the load alert of {location} cannot be told ({operation}): {error}");
                 }
-                said |= alerted;
+                is_delivered |= alerted;
                 tokio::select! {
-                    () = sleep(wait) => wait = (wait * 2).min(RETRY_PAUSES.1),
-                    changed = wanted.changed() => match changed {
-                        Ok(()) => wait = RETRY_PAUSES.0,
+                    () = sleep(pause) => pause = (pause * 2).min(RETRY_PAUSES.1),
+                    changed = alerted_receiver.changed() => match changed {
+                        Ok(()) => pause = RETRY_PAUSES.0,
                         Err(_) => return,
                     },
                 }

@@ -32,11 +32,11 @@ pub(super) enum CallError {
 impl CallError {
     /// Returns the name of the exception.
     pub(super) fn name(&self) -> String {
-        let said = match self {
-            Self::User(raised) => format!("{raised:?}"),
+        let text = match self {
+            Self::User(exception) => format!("{exception:?}"),
             Self::System(system) => format!("{system:?}"),
         };
-        said.split(['(', ' ', '{']).next().unwrap_or_default().to_owned()
+        text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned()
     }
 }
 
@@ -59,8 +59,8 @@ pub(super) enum UserException {
 }
 
 impl From<UserException> for CallError {
-    fn from(raised: UserException) -> Self {
-        Self::User(raised)
+    fn from(exception: UserException) -> Self {
+        Self::User(exception)
     }
 }
 
@@ -73,17 +73,17 @@ impl From<SystemException<'static>> for CallError {
 /// Appends the reply to a request.
 pub(super) fn reply(
     out: &mut Vec<u8>,
-    form: MessageFormat,
+    format: MessageFormat,
     id: u32,
     outcome: &Result<OperationResult, CallError>,
 ) {
     match outcome {
-        Ok(answer) => {
-            write::reply(out, form, id, ReplyStatus::NoException, &[], |writer| answer.write(writer))
+        Ok(result) => {
+            write::reply(out, format, id, ReplyStatus::NoException, &[], |writer| result.write(writer))
         }
-        Err(CallError::System(why)) => write::exception(out, form, id, why),
-        Err(CallError::User(raised)) => {
-            write::reply(out, form, id, ReplyStatus::UserException, &[], |writer| raised.write(writer));
+        Err(CallError::System(exception)) => write::exception(out, format, id, exception),
+        Err(CallError::User(exception)) => {
+            write::reply(out, format, id, ReplyStatus::UserException, &[], |writer| exception.write(writer));
         }
     }
 }

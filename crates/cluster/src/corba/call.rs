@@ -116,23 +116,23 @@ impl ManagerCall {
     /// Returns the operation and its target, if it is a change. Load reports are not: they are frequent, and
     /// describe the state.
     pub(super) fn change_target(&self) -> Option<(&'static str, Option<String>)> {
-        let at = |location: &Location| Some(location.text().to_owned());
-        let of = |group: &Ior, location: &Location| {
+        let location_target = |location: &Location| Some(location.text().to_owned());
+        let member_target = |group: &Ior, location: &Location| {
             let key =
                 group.first_iiop_profile().map(|profile| String::from_utf8_lossy(&profile.key).into_owned());
             Some(format!("{} {}", key.unwrap_or_default(), location.text()))
         };
         Some(match self {
-            Self::EnableAlert(location) => ("enable_alert", at(location)),
-            Self::DisableAlert(location) => ("disable_alert", at(location)),
-            Self::RegisterAlert(location, _) => ("register_load_alert", at(location)),
-            Self::RemoveAlert(location) => ("remove_load_alert", at(location)),
-            Self::RegisterMonitor(location, _) => ("register_load_monitor", at(location)),
-            Self::RemoveMonitor(location) => ("remove_load_monitor", at(location)),
+            Self::EnableAlert(location) => ("enable_alert", location_target(location)),
+            Self::DisableAlert(location) => ("disable_alert", location_target(location)),
+            Self::RegisterAlert(location, _) => ("register_load_alert", location_target(location)),
+            Self::RemoveAlert(location) => ("remove_load_alert", location_target(location)),
+            Self::RegisterMonitor(location, _) => ("register_load_monitor", location_target(location)),
+            Self::RemoveMonitor(location) => ("remove_load_monitor", location_target(location)),
             Self::SetDefaults(_) => ("set_default_properties", None),
             Self::RemoveDefaults(_) => ("remove_default_properties", None),
-            Self::AddMember(group, location, _) => ("add_member", of(group, location)),
-            Self::RemoveMember(group, location) => ("remove_member", of(group, location)),
+            Self::AddMember(group, location, _) => ("add_member", member_target(group, location)),
+            Self::RemoveMember(group, location) => ("remove_member", member_target(group, location)),
             Self::Create(type_id, _) => ("create_object", Some(type_id.clone())),
             Self::Delete(number) => ("delete_object", number.as_integer().map(|id| id.to_string())),
             Self::IsA(_)
@@ -162,8 +162,8 @@ impl ArgumentReader<'_, '_> {
 
     fn type_id(&mut self) -> Result<String, SystemException<'static>> {
         let text = self.text()?;
-        let sound = text.len() <= MAX_REPOSITORY_ID && text.iter().all(u8::is_ascii_graphic);
-        String::from_utf8(text).ok().filter(|_| sound).ok_or(SystemException::BAD_PARAM)
+        let is_valid = text.len() <= MAX_REPOSITORY_ID && text.iter().all(u8::is_ascii_graphic);
+        String::from_utf8(text).ok().filter(|_| is_valid).ok_or(SystemException::BAD_PARAM)
     }
 
     fn location(&mut self) -> Result<Location, SystemException<'static>> {

@@ -58,31 +58,34 @@ async fn poll_loads(
     location: Location,
     object: Ior,
     interval: Duration,
-    lost: Arc<AtomicBool>,
+    has_failed: Arc<AtomicBool>,
 ) {
-    let mut turn: u64 = 0;
+    let mut round: u64 = 0;
     loop {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let outcome = invoke(&object, "_get_loads", |reader| {
             read_loads(reader)?.ok_or(GiopError::Malformed("its loads are too many, or no finite numbers"))
         })
         .await;
         let Some(servant) = servant.upgrade() else { return };
-        let before = lost.swap(outcome.is_err(), Relaxed);
+        let had_failed = has_failed.swap(outcome.is_err(), Relaxed);
         match outcome {
             Ok(loads) => {
-                if before {
+                if had_failed {
                     tracing::info!("the load monitor of {location} answers again");
                 }
                 servant.record_loads(location.clone(), loads).await;
             }
-            Err(why) if !before => tracing::warn!("the load monitor of {location} gives no loads: {why}"),
+            Err(error) if !had_failed => {
+                tracing::warn!("the load monitor of {location} gives no loads: {error}")
+            }
             Err(_) => {}
         }
         drop(servant);
-        turn += 1;
-        let varied =
-            f64::from(u8::try_from(hash(format!("{location} {turn}").as_bytes()) >> 56).unwrap_or(0)) / 255.0;
-        sleep_until(begun + interval.mul_f64(0.9 + 0.2 * varied)).await;
+        round += 1;
+        let jitter =
+            f64::from(u8::try_from(hash(format!("{location} {round}").as_bytes()) >> 56).unwrap_or(0))
+                / 255.0;
+        sleep_until(started_at + interval.mul_f64(0.9 + 0.2 * jitter)).await;
     }
 }

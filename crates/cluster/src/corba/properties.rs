@@ -14,7 +14,7 @@ const MINIMUM: &str = "org.omg.PortableGroup.MinimumNumberMembers";
 const FACTORIES: &str = "org.omg.PortableGroup.Factories";
 const STRATEGY: &str = "org.omg.CosLoadBalancing.StrategyInfo";
 /// Some versions of the tools omit the organisation.
-const STRATEGY_TOO: &str = "CosLoadBalancing.StrategyInfo";
+const SHORT_STRATEGY: &str = "CosLoadBalancing.StrategyInfo";
 
 /// A property.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,21 +27,21 @@ pub(super) struct Property {
 impl Property {
     /// Reads a sequence of properties; `None` if one has no valid name, or there are too many.
     pub(super) fn read_all(reader: &mut CdrReader<'_>) -> Result<Option<Vec<Self>>, GiopError> {
-        let mut all = Vec::new();
+        let mut properties = Vec::new();
         for _ in 0..reader.count(8)? {
             let name = Location::read(reader)?;
             let value = CorbaAny::read(reader)?;
             match name {
-                Some(name) if all.len() < MAX_PROPERTIES => all.push(Self { name, value }),
+                Some(name) if properties.len() < MAX_PROPERTIES => properties.push(Self { name, value }),
                 _ => return Ok(None),
             }
         }
-        Ok(Some(all))
+        Ok(Some(properties))
     }
 
-    pub(super) fn write_all(all: &[Self], writer: &mut CdrWriter<'_>) {
-        writer.count(all.len());
-        for property in all {
+    pub(super) fn write_all(properties: &[Self], writer: &mut CdrWriter<'_>) {
+        writer.count(properties.len());
+        for property in properties {
             property.write(writer);
         }
     }
@@ -53,9 +53,11 @@ impl Property {
 }
 
 /// Returns the properties of `own`, and those of `defaults` that `own` does not override.
-pub(super) fn merged(defaults: &[Property], own: &[Property]) -> Vec<Property> {
-    let other = |property: &&Property| own.iter().all(|one| one.name != property.name);
-    defaults.iter().filter(other).chain(own).cloned().collect()
+pub(super) fn merged(defaults: &[Property], overrides: &[Property]) -> Vec<Property> {
+    let is_not_overridden = |property: &&Property| {
+        overrides.iter().all(|override_property| override_property.name != property.name)
+    };
+    defaults.iter().filter(is_not_overridden).chain(overrides).cloned().collect()
 }
 
 /// Returns the strategy in a group's properties; `None` if there is none. The application adds the members,
@@ -73,7 +75,7 @@ pub(super) fn strategy(properties: &[Property]) -> Result<Option<StrategyInfo>, 
             INITIAL | MINIMUM if property.value.as_integer().is_some() => {}
             FACTORIES if property.value == CorbaAny::List(Vec::new()) => {}
             FACTORIES => return Err(UserException::CannotMeetCriteria(property.clone())),
-            STRATEGY | STRATEGY_TOO => {
+            STRATEGY | SHORT_STRATEGY => {
                 let info = parse_strategy_info(&property.value)
                     .ok_or_else(|| UserException::InvalidProperty(property.clone()))?;
                 strategy = Some(info);
@@ -91,9 +93,9 @@ fn parse_strategy_info(value: &CorbaAny) -> Option<StrategyInfo> {
     let [CorbaAny::Text(name), CorbaAny::List(properties)] = members.as_slice() else { return None };
     let settings = properties.iter().map(|property| {
         let CorbaAny::Struct(members) = property else { return None };
-        let [CorbaAny::List(parts), CorbaAny::Any(value)] = members.as_slice() else { return None };
-        let [.., CorbaAny::Struct(last)] = parts.as_slice() else { return None };
-        let Some(CorbaAny::Text(id)) = last.first() else { return None };
+        let [CorbaAny::List(components), CorbaAny::Any(value)] = members.as_slice() else { return None };
+        let [.., CorbaAny::Struct(last_component)] = components.as_slice() else { return None };
+        let Some(CorbaAny::Text(id)) = last_component.first() else { return None };
         let id = std::str::from_utf8(id).ok()?;
         let id = id.rsplit('.').next().unwrap_or(id);
         Some((id.to_owned(), value.as_number().filter(|number| number.is_finite())?))

@@ -27,7 +27,7 @@ const LOADS_LIFETIME: Duration = Duration::from_secs(60);
 const ALERT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The object's types.
-const TYPES: [&[u8]; 5] = [
+const INTERFACE_IDS: [&[u8]; 5] = [
     b"IDL:tao.lb/CosLoadBalancing/LoadManager:1.0",
     b"IDL:omg.org/PortableGroup/PropertyManager:1.0",
     b"IDL:omg.org/PortableGroup/ObjectGroupManager:1.0",
@@ -36,7 +36,7 @@ const TYPES: [&[u8]; 5] = [
 ];
 
 /// The names of the loads that have one, by their number.
-const NAMES: [&str; 5] = ["load_average", "disk", "memory", "network", "requests_per_second"];
+const LOAD_NAMES: [&str; 5] = ["load_average", "disk", "memory", "network", "requests_per_second"];
 
 type CallOutcome = Result<OperationResult, CallError>;
 
@@ -62,36 +62,40 @@ struct ServantState {
 }
 
 impl Servant {
-    pub(super) fn new(desk: Arc<dyn LoadManagerBackend>, interval: Duration, runtime: Handle) -> Arc<Self> {
-        Arc::new(Self { backend: desk, interval, runtime, state: Mutex::default() })
+    pub(super) fn new(
+        backend: Arc<dyn LoadManagerBackend>,
+        interval: Duration,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        Arc::new(Self { backend, interval, runtime, state: Mutex::default() })
     }
 
     /// Performs an operation for a client, on a thread that may block.
     pub(super) async fn perform(self: &Arc<Self>, from: SocketAddr, call: ManagerCall) -> CallOutcome {
-        let own = Arc::clone(self);
-        let done = self.runtime.spawn_blocking(move || own.perform_logged(from, call)).await;
-        done.unwrap_or(Err(CallError::System(SystemException::INTERNAL)))
+        let servant = Arc::clone(self);
+        let result = self.runtime.spawn_blocking(move || servant.perform_logged(from, call)).await;
+        result.unwrap_or(Err(CallError::System(SystemException::INTERNAL)))
     }
 
     /// Performs an operation; changes are recorded before and after.
     pub(super) fn perform_logged(self: &Arc<Self>, from: SocketAddr, call: ManagerCall) -> CallOutcome {
         let Some((operation, target)) = call.change_target() else { return self.execute(call) };
-        let deed = ChangeRequest { from, operation, target };
-        let number = self.backend.begin_change(&deed).map_err(|why| {
-            tracing::error!("load manager: {operation} refused: {why}");
+        let request = ChangeRequest { from, operation, target };
+        let number = self.backend.begin_change(&request).map_err(|error| {
+            tracing::error!("load manager: {operation} refused: {error}");
             SystemException::NO_RESOURCES
         })?;
         let outcome = self.execute(call);
-        let why = outcome.as_ref().err().map(CallError::name);
-        self.backend.end_change(number, &deed, why.as_deref().map_or(Ok(()), Err));
+        let exception_name = outcome.as_ref().err().map(CallError::name);
+        self.backend.end_change(number, &request, exception_name.as_deref().map_or(Ok(()), Err));
         outcome
     }
 
     /// Records the loads from a monitor.
     pub(super) async fn record_loads(self: &Arc<Self>, location: Location, loads: NumberedLoads) {
-        let own = Arc::clone(self);
+        let servant = Arc::clone(self);
         // Without room for them there is no caller to notify.
-        let _ = self.runtime.spawn_blocking(move || own.push_loads(&location, loads)).await;
+        let _ = self.runtime.spawn_blocking(move || servant.push_loads(&location, loads)).await;
     }
 
     /// Forwards changes of the locations under alert, forever.
@@ -103,23 +107,25 @@ impl Servant {
             if lock(&self.state).alerts.is_empty() {
                 continue;
             }
-            let own = Arc::clone(self);
-            let Ok(now) = self.runtime.spawn_blocking(move || own.backend.alerted_locations()).await else {
+            let servant = Arc::clone(self);
+            let Ok(alerted_now) =
+                self.runtime.spawn_blocking(move || servant.backend.alerted_locations()).await
+            else {
                 continue;
             };
             let mut state = lock(&self.state);
-            for location in now.symmetric_difference(&state.alerted) {
+            for location in alerted_now.symmetric_difference(&state.alerted) {
                 if let Some(alert) = state.alerts.get(location) {
-                    alert.set_alerted(now.contains(location));
+                    alert.set_alerted(alerted_now.contains(location));
                 }
             }
-            state.alerted = now;
+            state.alerted = alerted_now;
         }
     }
 
     pub(super) fn execute(self: &Arc<Self>, call: ManagerCall) -> CallOutcome {
         match call {
-            ManagerCall::IsA(id) => Ok(OperationResult::Truth(TYPES.contains(&id.as_slice()))),
+            ManagerCall::IsA(id) => Ok(OperationResult::Truth(INTERFACE_IDS.contains(&id.as_slice()))),
             ManagerCall::NonExistent => Ok(OperationResult::Truth(false)),
             ManagerCall::PushLoads(location, loads) => self.push_loads(&location, loads),
             ManagerCall::Loads(location) => {
@@ -156,17 +162,18 @@ impl Servant {
             ManagerCall::SetDefaults(properties) => {
                 strategy(&properties)?;
                 let mut state = lock(&self.state);
-                let all = merged(&state.defaults, &properties);
-                if all.len() > properties::MAX_PROPERTIES {
+                let properties = merged(&state.defaults, &properties);
+                if properties.len() > properties::MAX_PROPERTIES {
                     return Err(SystemException::NO_RESOURCES.into());
                 }
-                state.defaults = all;
+                state.defaults = properties;
                 Ok(OperationResult::Nothing)
             }
             ManagerCall::Defaults => Ok(OperationResult::Properties(lock(&self.state).defaults.clone())),
             ManagerCall::RemoveDefaults(properties) => {
-                let named = |one: &Property| properties.iter().any(|property| property.name == one.name);
-                lock(&self.state).defaults.retain(|one| !named(one));
+                let is_named =
+                    |candidate: &Property| properties.iter().any(|property| property.name == candidate.name);
+                lock(&self.state).defaults.retain(|candidate| !is_named(candidate));
                 Ok(OperationResult::Nothing)
             }
             other => self.execute_group_call(other),
@@ -179,21 +186,21 @@ impl Servant {
             ManagerCall::Properties(group) => {
                 let id = self.group(&group)?.id;
                 let state = lock(&self.state);
-                let own = state.created.get(&id).map(Vec::as_slice).unwrap_or_default();
-                Ok(OperationResult::Properties(merged(&state.defaults, own)))
+                let properties = state.created.get(&id).map(Vec::as_slice).unwrap_or_default();
+                Ok(OperationResult::Properties(merged(&state.defaults, properties)))
             }
             ManagerCall::AddMember(group, location, object) => {
                 let id = self.group(&group)?.id;
                 self.backend
                     .add_member(id, &location, &object)
-                    .map_err(|why| exception_for("add_member", why))?;
+                    .map_err(|error| exception_for("add_member", error))?;
                 Ok(OperationResult::Object(self.reference_by_id(id)?))
             }
             ManagerCall::RemoveMember(group, location) => {
                 let id = self.group(&group)?.id;
                 self.backend
                     .remove_member(id, location.text())
-                    .map_err(|why| exception_for("remove_member", why))?;
+                    .map_err(|error| exception_for("remove_member", error))?;
                 Ok(OperationResult::Object(self.reference_by_id(id)?))
             }
             ManagerCall::Locations(group) => {
@@ -201,9 +208,9 @@ impl Servant {
                 Ok(OperationResult::Locations(members.into_iter().map(|member| member.location).collect()))
             }
             ManagerCall::GroupsAt(location) => {
-                let here =
+                let has_member_here =
                     |group: &ObjectGroup| group.members.iter().any(|member| member.location == location);
-                let groups = self.backend.groups().into_iter().filter(here);
+                let groups = self.backend.groups().into_iter().filter(has_member_here);
                 Ok(OperationResult::Objects(groups.filter_map(|group| group.reference).collect()))
             }
             ManagerCall::GroupId(group) => Ok(OperationResult::Number(self.group(&group)?.id)),
@@ -218,7 +225,7 @@ impl Servant {
                     .ok_or(UserException::MemberNotFound)?;
                 Ok(OperationResult::Object(member.object))
             }
-            ManagerCall::Create(type_id, own) => self.create(&type_id, own),
+            ManagerCall::Create(type_id, properties) => self.create(&type_id, properties),
             ManagerCall::Delete(number) => {
                 let id = number
                     .as_integer()
@@ -285,25 +292,29 @@ impl Servant {
         Ok(OperationResult::Nothing)
     }
 
-    fn create(&self, type_id: &str, own: Vec<Property>) -> CallOutcome {
-        let all = {
+    fn create(&self, type_id: &str, overrides: Vec<Property>) -> CallOutcome {
+        let properties = {
             let state = lock(&self.state);
             if state.created.len() >= MAX_CREATED_GROUPS {
                 return Err(SystemException::NO_RESOURCES.into());
             }
-            merged(&state.defaults, &own)
+            merged(&state.defaults, &overrides)
         };
-        let strategy = strategy(&all)?;
-        let group = self.backend.create_group(type_id, strategy.as_ref()).map_err(|why| match why {
-            GroupError::Strategy(why) => {
-                tracing::warn!("load manager: create_object refused: {why}");
-                let said = all.iter().find(|one| matches!(one.value, CorbaAny::Struct(_)));
-                said.cloned().map_or(UserException::ObjectNotCreated, UserException::InvalidProperty).into()
+        let strategy = strategy(&properties)?;
+        let group = self.backend.create_group(type_id, strategy.as_ref()).map_err(|error| match error {
+            GroupError::Strategy(reason) => {
+                tracing::warn!("load manager: create_object refused: {reason}");
+                let strategy_property =
+                    properties.iter().find(|property| matches!(property.value, CorbaAny::Struct(_)));
+                strategy_property
+                    .cloned()
+                    .map_or(UserException::ObjectNotCreated, UserException::InvalidProperty)
+                    .into()
             }
-            why => exception_for("create_object", why),
+            error => exception_for("create_object", error),
         })?;
         let number = u32::try_from(group.id).map_err(|_| UserException::ObjectNotCreated)?;
-        lock(&self.state).created.insert(group.id, own);
+        lock(&self.state).created.insert(group.id, overrides);
         let reference = group.reference.ok_or(UserException::ObjectNotCreated)?;
         Ok(OperationResult::Created(reference, CorbaAny::ULong(number)))
     }
@@ -311,14 +322,14 @@ impl Servant {
     /// Returns the known group with the key of a reference.
     fn group(&self, reference: &Ior) -> Result<ObjectGroup, CallError> {
         let key = reference.first_iiop_profile().ok_or(UserException::ObjectGroupNotFound)?.key;
-        let same = |group: &ObjectGroup| {
+        let has_same_key = |group: &ObjectGroup| {
             group
                 .reference
                 .as_ref()
                 .and_then(Ior::first_iiop_profile)
                 .is_some_and(|profile| profile.key == key)
         };
-        Ok(self.backend.groups().into_iter().find(same).ok_or(UserException::ObjectGroupNotFound)?)
+        Ok(self.backend.groups().into_iter().find(has_same_key).ok_or(UserException::ObjectGroupNotFound)?)
     }
 
     fn reference_by_id(&self, id: u64) -> Result<Ior, CallError> {
@@ -330,8 +341,8 @@ impl Servant {
 /// Names the loads. The first one is also `load`: TAO's own strategies use it.
 fn name_loads(loads: &NumberedLoads) -> Vec<(String, f64)> {
     let name = |id: u32| {
-        let known = usize::try_from(id).ok().and_then(|id| NAMES.get(id));
-        known.map_or_else(|| format!("load_{id}"), |name| (*name).to_owned())
+        let known_name = usize::try_from(id).ok().and_then(|id| LOAD_NAMES.get(id));
+        known_name.map_or_else(|| format!("load_{id}"), |name| (*name).to_owned())
     };
     let first = loads.first().map(|(_, value)| ("load".to_owned(), f64::from(*value)));
     first.into_iter().chain(loads.iter().map(|(id, value)| (name(*id), f64::from(*value)))).collect()
@@ -339,13 +350,13 @@ fn name_loads(loads: &NumberedLoads) -> Vec<(String, f64)> {
 
 /// Converts a refusal to the client's exception. The reason is logged for the operator: the reply has no
 /// field for it.
-fn exception_for(operation: &str, why: GroupError) -> CallError {
-    let raised = match why {
+fn exception_for(operation: &str, error: GroupError) -> CallError {
+    let exception = match error {
         GroupError::NoGroup => UserException::ObjectGroupNotFound,
         GroupError::NoMember => UserException::MemberNotFound,
         GroupError::MemberExists => UserException::MemberAlreadyPresent,
-        GroupError::Strategy(why) | GroupError::Impossible(why) => {
-            tracing::warn!("load manager: {operation} refused: {why}");
+        GroupError::Strategy(reason) | GroupError::Impossible(reason) => {
+            tracing::warn!("load manager: {operation} refused: {reason}");
             match operation {
                 "create_object" => UserException::ObjectNotCreated,
                 "add_member" => UserException::ObjectNotAdded,
@@ -353,5 +364,5 @@ fn exception_for(operation: &str, why: GroupError) -> CallError {
             }
         }
     };
-    raised.into()
+    exception.into()
 }

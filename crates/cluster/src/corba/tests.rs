@@ -85,8 +85,8 @@ impl LoadManagerBackend for RecordingBackend {
         Err(GroupError::NoGroup)
     }
 
-    fn begin_change(&self, deed: &ChangeRequest) -> Result<u64, String> {
-        let ChangeRequest { from, operation, target } = deed;
+    fn begin_change(&self, request: &ChangeRequest) -> Result<u64, String> {
+        let ChangeRequest { from, operation, target } = request;
         let mut lines = self.1.lock().unwrap();
         if lines.len() >= 4 {
             return Err("the disk is full".into());
@@ -100,15 +100,15 @@ impl LoadManagerBackend for RecordingBackend {
     }
 }
 
-fn desk() -> (Arc<Servant>, Arc<RecordingBackend>, Runtime) {
+fn servant_and_backend() -> (Arc<Servant>, Arc<RecordingBackend>, Runtime) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let desk = Arc::new(RecordingBackend::default());
+    let backend = Arc::new(RecordingBackend::default());
     let servant = Servant::new(
-        Arc::clone(&desk) as Arc<dyn LoadManagerBackend>,
+        Arc::clone(&backend) as Arc<dyn LoadManagerBackend>,
         Duration::from_secs(5),
         runtime.handle().clone(),
     );
-    (servant, desk, runtime)
+    (servant, backend, runtime)
 }
 
 fn object() -> Ior {
@@ -124,33 +124,35 @@ fn object() -> Ior {
 
 /// Parses a request for an operation with these arguments.
 fn read(
-    form: MessageFormat,
+    format: MessageFormat,
     operation: &str,
-    body: impl FnOnce(&mut CdrWriter<'_>),
+    write_body: impl FnOnce(&mut CdrWriter<'_>),
 ) -> Result<ManagerCall, SystemException<'static>> {
     let mut out = Vec::new();
-    let head = GiopRequestHead {
+    let request_head = GiopRequestHead {
         id: 1,
         expected_response: ExpectedResponse::Result,
         target: TargetAddress::Key(OBJECT_KEY),
         operation: operation.as_bytes(),
         contexts: &[],
     };
-    write::request(&mut out, form, &head, body);
+    write::request(&mut out, format, &request_head, write_body);
     let MessageContent::Request(request) = GiopMessage::parse(&out).unwrap().content else {
         panic!("no request")
     };
-    parse_call(&request, form.order)
+    parse_call(&request, format.order)
 }
 
 fn forms() -> impl Iterator<Item = MessageFormat> {
-    let orders = [ByteOrder::Big, ByteOrder::Little];
-    orders.into_iter().flat_map(|order| GiopVersion::ALL.map(|version| MessageFormat { version, order }))
+    let byte_orders = [ByteOrder::Big, ByteOrder::Little];
+    byte_orders
+        .into_iter()
+        .flat_map(|byte_order| GiopVersion::ALL.map(|version| MessageFormat { version, order: byte_order }))
 }
 
-fn name(parts: &[(&str, &str)], writer: &mut CdrWriter<'_>) {
-    writer.count(parts.len());
-    for (id, kind) in parts {
+fn name(components: &[(&str, &str)], writer: &mut CdrWriter<'_>) {
+    writer.count(components.len());
+    for (id, kind) in components {
         writer.string(id.as_bytes());
         writer.string(kind.as_bytes());
     }
@@ -158,8 +160,8 @@ fn name(parts: &[(&str, &str)], writer: &mut CdrWriter<'_>) {
 
 #[test]
 fn calls_are_read_in_every_form() {
-    for form in forms() {
-        let call = read(form, "push_loads", |writer| {
+    for format in forms() {
+        let call = read(format, "push_loads", |writer| {
             name(&[("rack", ""), ("host1", "lab")], writer);
             writer.count(2);
             writer.u32(0);
@@ -169,27 +171,27 @@ fn calls_are_read_in_every_form() {
         });
         let Ok(ManagerCall::PushLoads(location, loads)) = call else { panic!("{call:?}") };
         assert_eq!((location.text(), loads), ("rack/host1.lab", vec![(0, 0.5), (4, 100.0)]));
-        let call = read(form, "register_load_monitor", |writer| {
+        let call = read(format, "register_load_monitor", |writer| {
             name(&[("host1", "")], writer);
             object().write(writer);
         });
         assert_eq!(call, Ok(ManagerCall::RegisterMonitor(Location::new("host1"), object())));
-        let call = read(form, "get_object_group_ref_from_id", |writer| writer.u64(7));
+        let call = read(format, "get_object_group_ref_from_id", |writer| writer.u64(7));
         assert_eq!(call, Ok(ManagerCall::GroupById(7)));
     }
 }
 
 #[test]
 fn what_is_no_argument_is_refused() {
-    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Little };
-    let told = |operation: &str, body: &dyn Fn(&mut CdrWriter<'_>)| {
-        read(form, operation, |writer| body(writer)).map_err(|why| why.name())
+    let format = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Little };
+    let parse_error = |operation: &str, body: &dyn Fn(&mut CdrWriter<'_>)| {
+        read(format, operation, |writer| body(writer)).map_err(|exception| exception.name())
     };
-    assert_eq!(told("get_loads", &|writer| name(&[], writer)), Err("BAD_PARAM"));
-    assert_eq!(told("get_loads", &|writer| name(&[("a\n", "")], writer)), Err("BAD_PARAM"));
-    assert_eq!(told("get_loads", &|writer| name(&[(&"a".repeat(256), "")], writer)), Err("BAD_PARAM"));
-    assert_eq!(told("get_loads", &|_| ()), Err("MARSHAL"));
-    let loads = |count: u32, value: f32| {
+    assert_eq!(parse_error("get_loads", &|writer| name(&[], writer)), Err("BAD_PARAM"));
+    assert_eq!(parse_error("get_loads", &|writer| name(&[("a\n", "")], writer)), Err("BAD_PARAM"));
+    assert_eq!(parse_error("get_loads", &|writer| name(&[(&"a".repeat(256), "")], writer)), Err("BAD_PARAM"));
+    assert_eq!(parse_error("get_loads", &|_| ()), Err("MARSHAL"));
+    let write_loads = |count: u32, value: f32| {
         move |writer: &mut CdrWriter<'_>| {
             name(&[("a", "")], writer);
             writer.u32(count);
@@ -199,24 +201,24 @@ fn what_is_no_argument_is_refused() {
             });
         }
     };
-    assert!(told("push_loads", &loads(32, 1.0)).is_ok());
-    assert_eq!(told("push_loads", &loads(33, 1.0)), Err("BAD_PARAM"));
-    assert_eq!(told("push_loads", &loads(1, f32::NAN)), Err("BAD_PARAM"));
-    let nil = |writer: &mut CdrWriter<'_>| {
+    assert!(parse_error("push_loads", &write_loads(32, 1.0)).is_ok());
+    assert_eq!(parse_error("push_loads", &write_loads(33, 1.0)), Err("BAD_PARAM"));
+    assert_eq!(parse_error("push_loads", &write_loads(1, f32::NAN)), Err("BAD_PARAM"));
+    let nil_reference = |writer: &mut CdrWriter<'_>| {
         name(&[("a", "")], writer);
         Ior::default().write(writer);
     };
-    assert_eq!(told("register_load_alert", &nil), Err("BAD_PARAM"));
-    assert_eq!(told("set_type_properties", &|_| ()), Err("NO_IMPLEMENT"));
-    assert_eq!(told("no_such_thing", &|_| ()), Err("BAD_OPERATION"));
+    assert_eq!(parse_error("register_load_alert", &nil_reference), Err("BAD_PARAM"));
+    assert_eq!(parse_error("set_type_properties", &|_| ()), Err("NO_IMPLEMENT"));
+    assert_eq!(parse_error("no_such_thing", &|_| ()), Err("BAD_OPERATION"));
 }
 
 #[test]
 fn loads_are_told_by_name() {
-    let (servant, reports, _runtime) = desk();
-    let pushed =
+    let (servant, reports, _runtime) = servant_and_backend();
+    let result =
         servant.execute(ManagerCall::PushLoads(Location::new("a"), vec![(1, 3.0), (0, 0.5), (77, 1.0)]));
-    assert_eq!(pushed, Ok(OperationResult::Nothing));
+    assert_eq!(result, Ok(OperationResult::Nothing));
     let values = [("load", 3.0), ("disk", 3.0), ("load_average", 0.5), ("load_77", 1.0)];
     let values: Vec<_> = values.map(|(name, value)| (name.to_owned(), value)).into();
     assert_eq!(*reports.0.lock().unwrap(), [("a".to_owned(), values)]);
@@ -233,7 +235,7 @@ fn loads_are_told_by_name() {
 
 #[test]
 fn locations_are_bounded() {
-    let (servant, ..) = desk();
+    let (servant, ..) = servant_and_backend();
     let push = |number: usize| {
         servant.execute(ManagerCall::PushLoads(Location::new(&number.to_string()), vec![(0, 1.0)]))
     };
@@ -244,7 +246,7 @@ fn locations_are_bounded() {
 
 #[test]
 fn defaults_are_kept_by_name() {
-    let (servant, ..) = desk();
+    let (servant, ..) = servant_and_backend();
     let style = |value: i32| {
         let name = Location::new("org.omg.PortableGroup.MembershipStyle");
         vec![Property { name, value: CorbaAny::Long(value) }]
@@ -252,36 +254,36 @@ fn defaults_are_kept_by_name() {
     assert_eq!(servant.execute(ManagerCall::SetDefaults(style(0))), Ok(OperationResult::Nothing));
     assert_eq!(servant.execute(ManagerCall::SetDefaults(style(0))), Ok(OperationResult::Nothing));
     assert_eq!(servant.execute(ManagerCall::Defaults), Ok(OperationResult::Properties(style(0))));
-    let refused = servant.execute(ManagerCall::SetDefaults(style(1)));
-    assert_eq!(refused, Err(UserException::CannotMeetCriteria(style(1).remove(0)).into()));
+    let result = servant.execute(ManagerCall::SetDefaults(style(1)));
+    assert_eq!(result, Err(UserException::CannotMeetCriteria(style(1).remove(0)).into()));
     assert_eq!(servant.execute(ManagerCall::RemoveDefaults(style(5))), Ok(OperationResult::Nothing));
     assert_eq!(servant.execute(ManagerCall::Defaults), Ok(OperationResult::Properties(Vec::new())));
 }
 
 #[test]
 fn answers_say_what_they_are() {
-    for form in forms() {
-        let told = |outcome: Result<OperationResult, CallError>| {
+    for format in forms() {
+        let encode_reply = |outcome: Result<OperationResult, CallError>| {
             let mut out = Vec::new();
-            answer::reply(&mut out, form, 9, &outcome);
+            answer::reply(&mut out, format, 9, &outcome);
             out
         };
-        let bytes = told(Ok(OperationResult::Created(object(), CorbaAny::ULong(3))));
+        let bytes = encode_reply(Ok(OperationResult::Created(object(), CorbaAny::ULong(3))));
         let MessageContent::Reply(reply) = GiopMessage::parse(&bytes).unwrap().content else {
             panic!("no reply")
         };
-        let mut result = reply.body_reader(form.order);
+        let mut result = reply.body_reader(format.order);
         assert_eq!((reply.id, reply.status), (9, ReplyStatus::NoException));
         assert_eq!(
             (Ior::read(&mut result), CorbaAny::read(&mut result)),
             (Ok(object()), Ok(CorbaAny::ULong(3)))
         );
-        let bytes = told(Err(UserException::LocationNotFound.into()));
+        let bytes = encode_reply(Err(UserException::LocationNotFound.into()));
         let MessageContent::Reply(reply) = GiopMessage::parse(&bytes).unwrap().content else {
             panic!("no reply")
         };
         assert_eq!(reply.status, ReplyStatus::UserException);
-        let id = reply.body_reader(form.order).string();
+        let id = reply.body_reader(format.order).string();
         assert_eq!(id, Ok(b"IDL:tao.lb/CosLoadBalancing/LocationNotFound:1.0".as_slice()));
     }
 }
@@ -329,21 +331,21 @@ proptest! {
 
 #[test]
 fn what_changes_something_is_written_down() {
-    let (servant, desk, _runtime) = desk();
+    let (servant, backend, _runtime) = servant_and_backend();
     let from = ([10, 0, 0, 9], 4711).into();
-    let here = || Location::new("host1");
-    let nobody = Err(CallError::User(UserException::LoadAlertNotFound));
-    assert_eq!(servant.perform_logged(from, ManagerCall::EnableAlert(here())), nobody);
+    let location = || Location::new("host1");
+    let no_alert = Err(CallError::User(UserException::LoadAlertNotFound));
+    assert_eq!(servant.perform_logged(from, ManagerCall::EnableAlert(location())), no_alert);
     assert_eq!(
         servant.perform_logged(from, ManagerCall::SetDefaults(Vec::new())),
         Ok(OperationResult::Nothing)
     );
     // Load reports are frequent, and queries change nothing.
     assert_eq!(
-        servant.perform_logged(from, ManagerCall::PushLoads(here(), vec![(0, 1.0)])),
+        servant.perform_logged(from, ManagerCall::PushLoads(location(), vec![(0, 1.0)])),
         Ok(OperationResult::Nothing)
     );
-    assert!(servant.perform_logged(from, ManagerCall::Loads(here())).is_ok());
+    assert!(servant.perform_logged(from, ManagerCall::Loads(location())).is_ok());
     assert!(servant.perform_logged(from, ManagerCall::Create("IDL:x:1.0".into(), Vec::new())).is_err());
     assert!(servant.perform_logged(from, ManagerCall::Delete(CorbaAny::ULong(7))).is_err());
     let lines = [
@@ -352,8 +354,8 @@ fn what_changes_something_is_written_down() {
         "10.0.0.9:4711 create_object IDL:x:1.0 Err(\"ObjectNotCreated\")",
         "10.0.0.9:4711 delete_object 7 Err(\"ObjectNotFound\")",
     ];
-    assert_eq!(*desk.1.lock().unwrap(), lines);
+    assert_eq!(*backend.1.lock().unwrap(), lines);
     // A change that cannot be recorded is not made.
-    let refused = servant.perform_logged(from, ManagerCall::RemoveDefaults(Vec::new()));
-    assert_eq!(refused, Err(CallError::System(SystemException::NO_RESOURCES)));
+    let result = servant.perform_logged(from, ManagerCall::RemoveDefaults(Vec::new()));
+    assert_eq!(result, Err(CallError::System(SystemException::NO_RESOURCES)));
 }

@@ -59,14 +59,14 @@ impl SourceConfig for DnsSettings {
     }
 
     fn open(&self) -> Box<dyn MemberSource> {
-        Box::new(DnsSource { settings: Arc::new(self.clone()), known: KnownAddresses::default() })
+        Box::new(DnsSource { settings: Arc::new(self.clone()), known_addresses: KnownAddresses::default() })
     }
 }
 
 struct DnsSource {
     settings: Arc<DnsSettings>,
     /// The last known addresses.
-    known: KnownAddresses,
+    known_addresses: KnownAddresses,
 }
 
 impl MemberSource for DnsSource {
@@ -75,8 +75,9 @@ impl MemberSource for DnsSource {
             let settings = &self.settings;
             let name = parse_name(&settings.host)?;
             let resolver = Resolver::new(&settings.resolver, 1).await;
-            let found = look_up_addresses(&resolver, &name, settings.family, &mut self.known).await?;
-            let listed = |ip| {
+            let lookup =
+                look_up_addresses(&resolver, &name, settings.family, &mut self.known_addresses).await?;
+            let to_member = |ip| {
                 let address = SocketAddr::new(ip, settings.port);
                 DiscoveredMember {
                     name: address.to_string().into(),
@@ -86,11 +87,11 @@ impl MemberSource for DnsSource {
                     leaving: false,
                 }
             };
-            let good_for = found.valid_for(settings.min, settings.max);
-            let members = found.addresses.into_iter().map(listed).collect();
+            let valid_for = lookup.valid_for(settings.min, settings.max);
+            let members = lookup.addresses.into_iter().map(to_member).collect();
             Ok(QueryOutcome {
-                list: MemberList { members: Some(members), note: Some(found.note) },
-                valid_for: good_for,
+                list: MemberList { members: Some(members), note: Some(lookup.note) },
+                valid_for,
             })
         })
     }
@@ -132,51 +133,52 @@ pub(super) async fn look_up_addresses(
     resolver: &Resolver,
     name: &Name,
     family: AddressFamily,
-    known: &mut KnownAddresses,
+    known_addresses: &mut KnownAddresses,
 ) -> Result<AddressLookup, String> {
-    let four = async {
+    let ipv4 = async {
         if family == AddressFamily::V6 {
             Ok(None)
         } else {
             resolver.query(name, RecordType::A).await.map(Some)
         }
     };
-    let six = async {
+    let ipv6 = async {
         if family == AddressFamily::V4 {
             Ok(None)
         } else {
             resolver.query(name, RecordType::AAAA).await.map(Some)
         }
     };
-    let (four, six) = tokio::join!(four, six);
-    merge_families([four, six], known)
+    let (ipv4, ipv6) = tokio::join!(ipv4, ipv6);
+    merge_families([ipv4, ipv6], known_addresses)
 }
 
 pub(super) fn merge_families(
-    asked: [Result<Option<DnsReply>, String>; 2],
-    known: &mut KnownAddresses,
+    results: [Result<Option<DnsReply>, String>; 2],
+    known_addresses: &mut KnownAddresses,
 ) -> Result<AddressLookup, String> {
     let mut addresses: Vec<IpAddr> = Vec::new();
-    let (mut replies, mut failed) = (Vec::new(), None);
-    for (asked, known) in asked.into_iter().zip(&mut known.0) {
-        match asked {
+    let (mut replies, mut last_error) = (Vec::new(), None);
+    for (result, family_addresses) in results.into_iter().zip(&mut known_addresses.0) {
+        match result {
             Ok(reply) => {
-                *known = reply.iter().flat_map(|reply| &reply.data).filter_map(record_address).collect();
+                *family_addresses =
+                    reply.iter().flat_map(|reply| &reply.data).filter_map(record_address).collect();
                 replies.extend(reply);
             }
-            Err(why) => failed = failed.or(Some(why)),
+            Err(error) => last_error = last_error.or(Some(error)),
         }
-        addresses.extend(known.iter());
+        addresses.extend(family_addresses.iter());
     }
     // A missing name concerns both families.
-    let no_name = replies.iter().any(|reply| reply.name_missing);
-    match failed {
-        Some(why) if !no_name && (replies.is_empty() || addresses.is_empty()) => Err(why),
-        failed => Ok(lookup_result(addresses, &replies, failed.is_some() && !no_name)),
+    let name_missing = replies.iter().any(|reply| reply.name_missing);
+    match last_error {
+        Some(error) if !name_missing && (replies.is_empty() || addresses.is_empty()) => Err(error),
+        last_error => Ok(lookup_result(addresses, &replies, last_error.is_some() && !name_missing)),
     }
 }
 
-fn lookup_result(mut addresses: Vec<IpAddr>, replies: &[DnsReply], part: bool) -> AddressLookup {
+fn lookup_result(mut addresses: Vec<IpAddr>, replies: &[DnsReply], is_partial: bool) -> AddressLookup {
     addresses.sort_unstable();
     addresses.dedup();
     let note = match replies.iter().any(|reply| reply.name_missing) {
@@ -184,9 +186,9 @@ fn lookup_result(mut addresses: Vec<IpAddr>, replies: &[DnsReply], part: bool) -
         false => "the name has no address",
     };
     // Only families with addresses count: the negative TTL of an empty one may be long.
-    let told = replies.iter().filter(|reply| addresses.is_empty() || !reply.data.is_empty());
-    let ttl = told.map(|reply| reply.ttl).min().unwrap_or(0);
-    AddressLookup { addresses, ttl, note, is_partial: part }
+    let relevant_replies = replies.iter().filter(|reply| addresses.is_empty() || !reply.data.is_empty());
+    let ttl = relevant_replies.map(|reply| reply.ttl).min().unwrap_or(0);
+    AddressLookup { addresses, ttl, note, is_partial }
 }
 
 /// Returns the address in a record, unless it is unspecified or multicast (DNS filters return such
@@ -213,9 +215,9 @@ pub(super) fn ttl_duration(ttl: u32) -> Duration {
 
 /// Returns the delay after failures: it doubles with each one, up to 30 s, so that a recovery is noticed.
 pub(super) fn retry_backoff(min: Duration, max: Duration, failures: u32) -> Duration {
-    const LONGEST: Duration = Duration::from_secs(30);
+    const MAX_BACKOFF: Duration = Duration::from_secs(30);
     let doubled = min.saturating_mul(1 << failures.saturating_sub(1).min(16));
-    doubled.min(max.min(LONGEST)).max(min)
+    doubled.min(max.min(MAX_BACKOFF)).max(min)
 }
 
 #[cfg(test)]
@@ -224,65 +226,69 @@ mod tests {
 
     use super::*;
 
-    fn reply(data: Vec<RData>, ttl: u32, no_name: bool) -> Option<DnsReply> {
-        Some(DnsReply { data, ttl, name_missing: no_name, additional: Vec::new() })
+    fn reply(data: Vec<RData>, ttl: u32, name_missing: bool) -> Option<DnsReply> {
+        Some(DnsReply { data, ttl, name_missing, additional: Vec::new() })
     }
 
     #[test]
     fn both_families_are_one_list() {
-        let four = vec![RData::A(A([10, 0, 0, 2].into())), RData::A(A([10, 0, 0, 1].into()))];
-        let six = vec![RData::AAAA(AAAA("fd00::1".parse().unwrap()))];
-        let all = both(reply(four.clone(), 9, false), reply(six, 7, false));
-        let shown: Vec<String> = all.addresses.iter().map(ToString::to_string).collect();
-        assert_eq!((shown.join(" "), all.ttl), ("10.0.0.1 10.0.0.2 fd00::1".into(), 7));
+        let ipv4_records = vec![RData::A(A([10, 0, 0, 2].into())), RData::A(A([10, 0, 0, 1].into()))];
+        let ipv6_records = vec![RData::AAAA(AAAA("fd00::1".parse().unwrap()))];
+        let lookup = both(reply(ipv4_records.clone(), 9, false), reply(ipv6_records, 7, false));
+        let shown: Vec<String> = lookup.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!((shown.join(" "), lookup.ttl), ("10.0.0.1 10.0.0.2 fd00::1".into(), 7));
         // The TTL of a missing AAAA does not apply to the A records.
-        let some = both(reply(four, 9, false), reply(Vec::new(), 1, false));
-        assert_eq!((some.addresses.len(), some.ttl), (2, 9));
-        let none = both(reply(Vec::new(), 30, true), reply(Vec::new(), 20, true));
-        assert_eq!((none.addresses.len(), none.ttl, none.note), (0, 20, "there is no such name (NXDOMAIN)"));
+        let partial = both(reply(ipv4_records, 9, false), reply(Vec::new(), 1, false));
+        assert_eq!((partial.addresses.len(), partial.ttl), (2, 9));
+        let empty = both(reply(Vec::new(), 30, true), reply(Vec::new(), 20, true));
+        assert_eq!(
+            (empty.addresses.len(), empty.ttl, empty.note),
+            (0, 20, "there is no such name (NXDOMAIN)")
+        );
         assert_eq!(both(reply(Vec::new(), 3, false), None).note, "the name has no address");
     }
 
-    fn both(four: Option<DnsReply>, six: Option<DnsReply>) -> AddressLookup {
-        merge_families([Ok(four), Ok(six)], &mut KnownAddresses::default()).unwrap()
+    fn both(ipv4_reply: Option<DnsReply>, ipv6_reply: Option<DnsReply>) -> AddressLookup {
+        merge_families([Ok(ipv4_reply), Ok(ipv6_reply)], &mut KnownAddresses::default()).unwrap()
     }
 
     #[test]
     fn a_family_that_fails_costs_no_member_of_the_other() {
-        let a = |last: u8| reply(vec![RData::A(A([10, 0, 0, last].into()))], 60, false);
+        let a = |last_octet: u8| reply(vec![RData::A(A([10, 0, 0, last_octet].into()))], 60, false);
         let aaaa = || reply(vec![RData::AAAA(AAAA("fd00::1".parse().unwrap()))], 60, false);
-        let fails = || Err("it failed (SERVFAIL)".to_owned());
-        let shown = |found: &AddressLookup| -> Vec<String> {
-            found.addresses.iter().map(ToString::to_string).collect()
+        let failure = || Err("it failed (SERVFAIL)".to_owned());
+        let shown = |lookup: &AddressLookup| -> Vec<String> {
+            lookup.addresses.iter().map(ToString::to_string).collect()
         };
         let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
         // The first response counts, and the next query comes before the other family's TTL expires.
-        let mut known = KnownAddresses::default();
-        let found = merge_families([Ok(a(1)), fails()], &mut known).unwrap();
-        assert_eq!(shown(&found), ["10.0.0.1"]);
-        assert!(found.valid_for(min, max) < Duration::from_secs(60));
+        let mut known_addresses = KnownAddresses::default();
+        let lookup = merge_families([Ok(a(1)), failure()], &mut known_addresses).unwrap();
+        assert_eq!(shown(&lookup), ["10.0.0.1"]);
+        assert!(lookup.valid_for(min, max) < Duration::from_secs(60));
         // The failed family's addresses stay.
-        merge_families([Ok(a(1)), Ok(aaaa())], &mut known).unwrap();
-        let found = merge_families([Ok(a(2)), fails()], &mut known).unwrap();
-        assert_eq!(shown(&found), ["10.0.0.2", "fd00::1"]);
-        let found = merge_families([fails(), Ok(aaaa())], &mut known).unwrap();
-        assert_eq!(shown(&found), ["10.0.0.2", "fd00::1"]);
+        merge_families([Ok(a(1)), Ok(aaaa())], &mut known_addresses).unwrap();
+        let lookup = merge_families([Ok(a(2)), failure()], &mut known_addresses).unwrap();
+        assert_eq!(shown(&lookup), ["10.0.0.2", "fd00::1"]);
+        let lookup = merge_families([failure(), Ok(aaaa())], &mut known_addresses).unwrap();
+        assert_eq!(shown(&lookup), ["10.0.0.2", "fd00::1"]);
         // The query fails if both families fail, or if one is empty and the other fails.
-        assert!(merge_families([fails(), fails()], &mut known).is_err());
+        assert!(merge_families([failure(), failure()], &mut known_addresses).is_err());
         assert!(
-            merge_families([Ok(reply(Vec::new(), 5, false)), fails()], &mut KnownAddresses::default())
+            merge_families([Ok(reply(Vec::new(), 5, false)), failure()], &mut KnownAddresses::default())
                 .is_err()
         );
         // A missing name has no address of the other family either.
         assert!(
-            merge_families([Ok(reply(Vec::new(), 5, true)), fails()], &mut KnownAddresses::default()).is_ok()
+            merge_families([Ok(reply(Vec::new(), 5, true)), failure()], &mut KnownAddresses::default())
+                .is_ok()
         );
     }
 
     #[test]
     fn addresses_that_are_nobodys_are_none() {
-        for bad in [[0, 0, 0, 0], [224, 0, 0, 1]] {
-            assert_eq!(record_address(&RData::A(A(bad.into()))), None);
+        for invalid_address in [[0, 0, 0, 0], [224, 0, 0, 1]] {
+            assert_eq!(record_address(&RData::A(A(invalid_address.into()))), None);
         }
         assert_eq!(record_address(&RData::AAAA(AAAA("::".parse().unwrap()))), None);
         assert!(record_address(&RData::A(A([127, 0, 0, 1].into()))).is_some());
@@ -291,8 +297,8 @@ mod tests {
     #[test]
     fn failures_are_asked_about_ever_later() {
         let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
-        let waits: Vec<u64> = (1..=7).map(|failures| retry_backoff(min, max, failures).as_secs()).collect();
-        assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30]);
+        let delays: Vec<u64> = (1..=7).map(|failures| retry_backoff(min, max, failures).as_secs()).collect();
+        assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
         assert_eq!(retry_backoff(min, max, u32::MAX).as_secs(), 30);
         assert_eq!(retry_backoff(Duration::from_secs(60), max, 3).as_secs(), 60);
         assert_eq!(retry_backoff(min, Duration::from_secs(3), 9).as_secs(), 3);

@@ -51,8 +51,8 @@ impl SourceConfig for EtcdSource {
 
     fn query_timeout(&self) -> Duration {
         // The time to connect and authenticate (at each endpoint), to read, and to begin a watch.
-        let each = u32::try_from(self.etcd.endpoints.len()).unwrap_or(u32::MAX);
-        self.etcd.timeout.saturating_mul(each.saturating_mul(2).saturating_add(3))
+        let endpoints = u32::try_from(self.etcd.endpoints.len()).unwrap_or(u32::MAX);
+        self.etcd.timeout.saturating_mul(endpoints.saturating_mul(2).saturating_add(3))
             + IDLE_REPORT_INTERVAL
             + NAME_LOOKUP_TIMEOUT
     }
@@ -63,20 +63,20 @@ impl SourceConfig for EtcdSource {
 
     fn open(&self) -> Box<dyn MemberSource> {
         let client = EtcdClient::new(self.etcd.clone());
-        Box::new(EtcdWatcher { settings: Arc::new(self.clone()), client, known: None, watching: None })
+        Box::new(EtcdWatcher { settings: Arc::new(self.clone()), client, snapshot: None, watch_stream: None })
     }
 }
 
 struct EtcdWatcher {
     settings: Arc<EtcdSource>,
     client: EtcdClient,
-    known: Option<KeySnapshot>,
-    watching: Option<WatchStream>,
+    snapshot: Option<KeySnapshot>,
+    watch_stream: Option<WatchStream>,
 }
 
 /// The known state.
 struct KeySnapshot {
-    cluster: u64,
+    cluster_id: u64,
     revision: i64,
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Whether it has been reported.
@@ -86,23 +86,23 @@ struct KeySnapshot {
 impl MemberSource for EtcdWatcher {
     fn query(&mut self) -> QueryFuture<'_> {
         Box::pin(async move {
-            let changed = self.wait_for_update().await;
-            if let Err(failed) = changed {
-                self.watching = None;
-                return Err(failed.to_string());
+            let update = self.wait_for_update().await;
+            if let Err(error) = update {
+                self.watch_stream = None;
+                return Err(error.to_string());
             }
-            let told = match &mut self.known {
-                Some(known) if !known.is_reported => {
-                    let stated = parse_members(self.settings.read, &known.values)?;
-                    let members = resolve_members(stated).await?;
-                    known.is_reported = true;
+            let list = match &mut self.snapshot {
+                Some(snapshot) if !snapshot.is_reported => {
+                    let unresolved_members = parse_members(self.settings.read, &snapshot.values)?;
+                    let members = resolve_members(unresolved_members).await?;
+                    snapshot.is_reported = true;
                     MemberList { members: Some(members), note: None }
                 }
                 _ => MemberList::default(),
             };
             // Otherwise two clusters behind one name would be queried in turn without end.
-            let good_for = if self.known.is_none() { REREAD_DELAY } else { Duration::ZERO };
-            Ok(QueryOutcome { list: told, valid_for: good_for })
+            let valid_for = if self.snapshot.is_none() { REREAD_DELAY } else { Duration::ZERO };
+            Ok(QueryOutcome { list, valid_for })
         })
     }
 }
@@ -110,44 +110,47 @@ impl MemberSource for EtcdWatcher {
 impl EtcdWatcher {
     /// Returns when there is something to report, or after a quiet time.
     async fn wait_for_update(&mut self) -> Result<(), EtcdError> {
-        if self.known.is_none() {
+        if self.snapshot.is_none() {
             let (header, kvs) = self.client.read(self.settings.prefix.as_bytes(), MAX_MEMBERS).await?;
             let values = kvs.into_iter().map(|EtcdKeyValue { key, value, .. }| (key, value)).collect();
-            let (cluster, revision) = (header.cluster_id, header.revision);
-            self.known = Some(KeySnapshot { cluster, revision, values, is_reported: false });
+            let (cluster_id, revision) = (header.cluster_id, header.revision);
+            self.snapshot = Some(KeySnapshot { cluster_id, revision, values, is_reported: false });
             return Ok(());
         }
-        let Some(known) = &mut self.known else { return Ok(()) };
-        let watching = match &mut self.watching {
-            Some(watching) => watching,
-            none => {
+        let Some(snapshot) = &mut self.snapshot else { return Ok(()) };
+        let watch_stream = match &mut self.watch_stream {
+            Some(watch_stream) => watch_stream,
+            empty_slot => {
                 let prefix = self.settings.prefix.as_bytes();
-                let mut begun = self.client.watch(prefix, known.next_revision()).await?;
-                let late = |_| Err(EtcdError::OutcomeUnknown("a watch that does not begin".into()));
-                let first = timeout(self.client.timeout(), begun.next()).await.unwrap_or_else(late)?;
-                let header = first.header.unwrap_or_default();
+                let mut new_stream = self.client.watch(prefix, snapshot.next_revision()).await?;
+                let timeout_error = |_| Err(EtcdError::OutcomeUnknown("a watch that does not begin".into()));
+                let first_response =
+                    timeout(self.client.timeout(), new_stream.next()).await.unwrap_or_else(timeout_error)?;
+                let header = first_response.header.unwrap_or_default();
                 // Another cluster, or a restored one: the known state is outdated.
-                if header.cluster_id != known.cluster || header.revision < known.revision {
-                    self.known = None;
+                if header.cluster_id != snapshot.cluster_id || header.revision < snapshot.revision {
+                    self.snapshot = None;
                     return Ok(());
                 }
-                if !known.apply(first)? {
-                    self.known = None;
+                if !snapshot.apply(first_response)? {
+                    self.snapshot = None;
                     return Ok(());
                 }
-                none.insert(begun)
+                empty_slot.insert(new_stream)
             }
         };
-        let Ok(first) = timeout(IDLE_REPORT_INTERVAL, watching.next()).await else { return Ok(()) };
-        let (mut told, until) = (first?, Instant::now() + MAX_COALESCE_WINDOW);
+        let Ok(first_response) = timeout(IDLE_REPORT_INTERVAL, watch_stream.next()).await else {
+            return Ok(());
+        };
+        let (mut response, deadline) = (first_response?, Instant::now() + MAX_COALESCE_WINDOW);
         loop {
-            if !known.apply(told)? {
-                (self.known, self.watching) = (None, None);
+            if !snapshot.apply(response)? {
+                (self.snapshot, self.watch_stream) = (None, None);
                 return Ok(());
             }
             sleep(Duration::ZERO).await;
-            match timeout_at(until.min(Instant::now() + COALESCE_WINDOW), watching.next()).await {
-                Ok(next) => told = next?,
+            match timeout_at(deadline.min(Instant::now() + COALESCE_WINDOW), watch_stream.next()).await {
+                Ok(next_response) => response = next_response?,
                 Err(_) => return Ok(()),
             }
         }
@@ -161,17 +164,20 @@ impl KeySnapshot {
     }
 
     /// Applies a response of the watch. Returns `false` if all keys must be read again.
-    fn apply(&mut self, told: WatchResponse) -> Result<bool, EtcdError> {
-        if told.compact_revision > 0 {
+    fn apply(&mut self, response: WatchResponse) -> Result<bool, EtcdError> {
+        if response.compact_revision > 0 {
             return Ok(false);
         }
-        if told.canceled {
-            return Err(EtcdError::OutcomeUnknown(format!("the watch was ended: {}", told.cancel_reason)));
+        if response.canceled {
+            return Err(EtcdError::OutcomeUnknown(format!(
+                "the watch was ended: {}",
+                response.cancel_reason
+            )));
         }
-        if told.events.is_empty() && !told.created {
-            self.revision = self.revision.max(told.header.map_or(0, |header| header.revision));
+        if response.events.is_empty() && !response.created {
+            self.revision = self.revision.max(response.header.map_or(0, |header| header.revision));
         }
-        for event in told.events {
+        for event in response.events {
             let kind = event.kind();
             let Some(EtcdKeyValue { key, mod_revision, value, .. }) = event.kv else { continue };
             self.revision = self.revision.max(mod_revision);
@@ -193,16 +199,16 @@ fn parse_members(
     read: ListParser,
     values: &BTreeMap<Vec<u8>, Vec<u8>>,
 ) -> Result<Vec<UnresolvedMember>, String> {
-    let mut all: Vec<UnresolvedMember> = Vec::new();
+    let mut members: Vec<UnresolvedMember> = Vec::new();
     for (key, value) in values {
         let name = String::from_utf8_lossy(key);
-        for one in (read.0)(&name, value)? {
-            if !all.iter().any(|other| (&other.host, other.port) == (&one.host, one.port)) {
-                all.push(one);
+        for member in (read.0)(&name, value)? {
+            if !members.iter().any(|other| (&other.host, other.port) == (&member.host, member.port)) {
+                members.push(member);
             }
         }
     }
-    Ok(all)
+    Ok(members)
 }
 
 #[cfg(any(test, fuzzing))]

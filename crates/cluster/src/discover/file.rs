@@ -18,14 +18,14 @@ use super::resolve_hosts::resolve_members;
 use super::{ListParser, MemberList, MemberSource, QueryFuture, QueryOutcome, SourceConfig};
 
 /// The maximum size; larger files are taken for mistakes.
-const LARGEST: u64 = 4 << 20;
+const MAX_FILE_SIZE: u64 = 4 << 20;
 
 /// The time limit for the file system, and for lookups of the names in the file.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The attempts to read a file that changes meanwhile, and the pause between two.
 const READ_ATTEMPTS: usize = 5;
-const PAUSE: Duration = Duration::from_millis(20);
+const READ_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// A file of members.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +44,7 @@ impl FileSettings {
     /// # Errors
     /// The file cannot be read, or is invalid: one line.
     pub fn member_count(&self) -> Result<usize, String> {
-        Ok(read_if_changed(self, None)?.map_or(0, |(_, stated)| stated.len()))
+        Ok(read_if_changed(self, None)?.map_or(0, |(_, unresolved_members)| unresolved_members.len()))
     }
 }
 
@@ -79,18 +79,18 @@ struct FileSource {
 impl MemberSource for FileSource {
     fn query(&mut self) -> QueryFuture<'_> {
         Box::pin(async move {
-            let (settings, seen) = (Arc::clone(&self.settings), self.last_reported);
-            let looked = spawn_blocking(move || read_if_changed(&settings, seen)).await;
-            let members = match looked.map_err(|error| error.to_string())?? {
+            let (settings, last_reported) = (Arc::clone(&self.settings), self.last_reported);
+            let result = spawn_blocking(move || read_if_changed(&settings, last_reported)).await;
+            let members = match result.map_err(|error| error.to_string())?? {
                 None => None,
-                Some((stamp, stated)) => {
-                    let listed = resolve_members(stated).await?;
-                    self.last_reported = Some(stamp);
-                    Some(listed)
+                Some((fingerprint, unresolved_members)) => {
+                    let resolved_members = resolve_members(unresolved_members).await?;
+                    self.last_reported = Some(fingerprint);
+                    Some(resolved_members)
                 }
             };
-            let told = MemberList { members, note: None };
-            Ok(QueryOutcome { list: told, valid_for: self.settings.interval })
+            let list = MemberList { members, note: None };
+            Ok(QueryOutcome { list, valid_for: self.settings.interval })
         })
     }
 }
@@ -106,12 +106,12 @@ struct FileFingerprint {
 
 impl FileFingerprint {
     fn of(file: &File) -> io::Result<Self> {
-        let found = file.metadata()?;
+        let metadata = file.metadata()?;
         Ok(Self {
-            file: (found.dev(), found.ino()),
-            size: found.size(),
-            written: (found.mtime(), found.mtime_nsec()),
-            changed: (found.ctime(), found.ctime_nsec()),
+            file: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            written: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
     }
 }
@@ -119,24 +119,27 @@ impl FileFingerprint {
 type ChangedMembers = Option<(FileFingerprint, Vec<super::UnresolvedMember>)>;
 
 /// Reads the members, unless the file is in the state `seen`.
-fn read_if_changed(settings: &FileSettings, seen: Option<FileFingerprint>) -> Result<ChangedMembers, String> {
+fn read_if_changed(
+    settings: &FileSettings,
+    last_reported: Option<FileFingerprint>,
+) -> Result<ChangedMembers, String> {
     for _ in 0..READ_ATTEMPTS {
-        let wrong = |error: io::Error| format!("cannot read it: {error}");
-        let mut file = File::open(&settings.path).map_err(wrong)?;
-        let before = FileFingerprint::of(&file).map_err(wrong)?;
-        if seen == Some(before) {
+        let read_error = |error: io::Error| format!("cannot read it: {error}");
+        let mut file = File::open(&settings.path).map_err(read_error)?;
+        let fingerprint = FileFingerprint::of(&file).map_err(read_error)?;
+        if last_reported == Some(fingerprint) {
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        file.by_ref().take(LARGEST + 1).read_to_end(&mut bytes).map_err(wrong)?;
-        if bytes.len() as u64 > LARGEST {
-            return Err(format!("it is larger than {} MiB", LARGEST >> 20));
+        file.by_ref().take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes).map_err(read_error)?;
+        if bytes.len() as u64 > MAX_FILE_SIZE {
+            return Err(format!("it is larger than {} MiB", MAX_FILE_SIZE >> 20));
         }
-        if FileFingerprint::of(&file).map_err(wrong)? == before {
-            let stated = (settings.read.0)(&display_path(&settings.path), &bytes)?;
-            return Ok(Some((before, stated)));
+        if FileFingerprint::of(&file).map_err(read_error)? == fingerprint {
+            let unresolved_members = (settings.read.0)(&display_path(&settings.path), &bytes)?;
+            return Ok(Some((fingerprint, unresolved_members)));
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(READ_RETRY_PAUSE);
     }
     Err("it changes while it is read: write another file and rename it".into())
 }

@@ -80,14 +80,14 @@ impl MemberSource for HttpSource {
             let members = match get(&self.settings, self.tag.as_ref()).await? {
                 None => None,
                 Some((tag, body)) => {
-                    let stated = (self.settings.read.0)("the answer", &body)?;
-                    let listed = resolve_members(stated).await?;
+                    let unresolved_members = (self.settings.read.0)("the answer", &body)?;
+                    let resolved_members = resolve_members(unresolved_members).await?;
                     self.tag = tag;
-                    Some(listed)
+                    Some(resolved_members)
                 }
             };
-            let told = MemberList { members, note: None };
-            Ok(QueryOutcome { list: told, valid_for: self.settings.interval })
+            let list = MemberList { members, note: None };
+            Ok(QueryOutcome { list, valid_for: self.settings.interval })
         })
     }
 }
@@ -95,7 +95,7 @@ impl MemberSource for HttpSource {
 /// Returns the response and its tag; `None` if it still has the tag `known`.
 async fn get(
     settings: &HttpSettings,
-    known: Option<&HeaderValue>,
+    known_tag: Option<&HeaderValue>,
 ) -> Result<Option<(Option<HeaderValue>, Bytes)>, String> {
     let stream = TcpStream::connect((settings.host.as_str(), settings.port)).await;
     let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
@@ -111,13 +111,13 @@ async fn get(
         .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
         .header(ACCEPT, "application/json")
         .header(CONNECTION, "close");
-    if let Some(known) = known {
-        request = request.header(IF_NONE_MATCH, known);
+    if let Some(known_tag) = known_tag {
+        request = request.header(IF_NONE_MATCH, known_tag);
     }
     let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
     let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
     match response.status() {
-        StatusCode::NOT_MODIFIED if known.is_some() => return Ok(None),
+        StatusCode::NOT_MODIFIED if known_tag.is_some() => return Ok(None),
         StatusCode::OK => {}
         status => return Err(format!("it answered {}", status.as_u16())),
     }

@@ -35,7 +35,7 @@ const WATCH_WINDOW: Duration = Duration::from_secs(60);
 /// A watch without any event for the window and this time is dead.
 const WATCH_SLACK: Duration = Duration::from_secs(15);
 /// The maximum delay after failures.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The endpoints of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,9 +113,10 @@ impl SourceConfig for KubernetesSource {
     }
 
     fn retry_delay(&self, failures: u32) -> Duration {
-        let most = (Duration::from_millis(250) * 2_u32.saturating_pow(failures.clamp(1, 8) - 1)).min(LONGEST);
+        let max_delay = (Duration::from_millis(250) * 2_u32.saturating_pow(failures.clamp(1, 8) - 1))
+            .min(MAX_RETRY_DELAY);
         // Balancers that lost the same server must not return in step.
-        most.mul_f64(0.5 + 0.5 * random_unit())
+        max_delay.mul_f64(0.5 + 0.5 * random_unit())
     }
 
     #[cfg(feature = "kubernetes")]

@@ -27,7 +27,7 @@ use super::{DiscoveredMember, MAX_MEMBERS, MemberList, SourceSettings};
 pub use handoff::SourceHandoff;
 
 /// The minimum time that members of removed sources stay while a new source has not responded.
-const GRACE: Duration = Duration::from_secs(10);
+const REMOVAL_GRACE: Duration = Duration::from_secs(10);
 
 /// The interval of checks whether new members have passed their health checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -100,15 +100,15 @@ impl MemberChange {
     /// Returns one sentence for people: the new and removed members, a few of them by name.
     pub fn summary(&self) -> String {
         const NAMED: usize = 8;
-        let some = |sign: char, names: &[Arc<str>]| {
+        let signed_names = |sign: char, names: &[Arc<str>]| {
             let mut words: Vec<String> =
                 names.iter().take(NAMED).map(|name| format!("{sign}{name}")).collect();
-            if let Some(more) = names.len().checked_sub(NAMED).filter(|more| *more > 0) {
-                words.push(format!("{sign}{more} more"));
+            if let Some(remaining) = names.len().checked_sub(NAMED).filter(|remaining| *remaining > 0) {
+                words.push(format!("{sign}{remaining} more"));
             }
             words
         };
-        let words = [some('+', &self.added), some('-', &self.removed)].concat();
+        let words = [signed_names('+', &self.added), signed_names('-', &self.removed)].concat();
         let count = match self.members.len() {
             1 => "1 member is found".to_owned(),
             count => format!("{count} members are found"),
@@ -126,31 +126,32 @@ impl MemberSet {
     #[must_use]
     pub fn set_sources(
         mut self,
-        fixed: BTreeSet<Arc<str>>,
+        configured: BTreeSet<Arc<str>>,
         sources: &[Arc<SourceSettings>],
         now: Instant,
     ) -> Self {
         let mut entries: Vec<SourceState> = Vec::new();
         for source in sources {
-            let same = self.entries.iter().position(|entry| *entry.source == **source);
-            entries.push(match same {
-                Some(place) => SourceState { removed_at: None, ..self.entries.remove(place) },
+            let position = self.entries.iter().position(|entry| *entry.source == **source);
+            entries.push(match position {
+                Some(index) => SourceState { removed_at: None, ..self.entries.remove(index) },
                 None => SourceState::new(Arc::clone(source)),
             });
         }
         if entries.iter().any(|entry| entry.last_list_at.is_none()) {
-            let gone = self.entries.into_iter().filter(|entry| !entry.members.is_empty());
+            let removed_sources = self.entries.into_iter().filter(|entry| !entry.members.is_empty());
             entries.extend(
-                gone.map(|entry| SourceState { removed_at: entry.removed_at.or(Some(now)), ..entry }),
+                removed_sources
+                    .map(|entry| SourceState { removed_at: entry.removed_at.or(Some(now)), ..entry }),
             );
         }
-        Self { entries, configured: fixed, ..self }
+        Self { entries, configured, ..self }
     }
 
     /// Sets whether members of the group have health checks.
     #[must_use]
-    pub fn check(self, checked: bool) -> Self {
-        Self { has_health_checks: checked, ..self }
+    pub fn check(self, has_health_checks: bool) -> Self {
+        Self { has_health_checks, ..self }
     }
 
     /// Returns `true` if replaced members are still kept.
@@ -164,7 +165,7 @@ impl MemberSet {
         self.last_check_at = Some(now);
         for entry in &mut self.entries {
             let pending = entry.members.iter().filter(|kept| !passed.contains(&*kept.member.name)).count();
-            entry.replaced_members.retain(|one| passed.contains(&*one.name));
+            entry.replaced_members.retain(|member| passed.contains(&*member.name));
             entry.replaced_members.truncate(pending);
         }
     }
@@ -173,27 +174,27 @@ impl MemberSet {
     pub fn record_update(
         &mut self,
         source: &SourceSettings,
-        said: Result<MemberList, String>,
+        result: Result<MemberList, String>,
         now: Instant,
     ) -> Option<SourceEvent> {
-        let checked = self.has_health_checks;
-        let current = |entry: &&mut SourceState| entry.removed_at.is_none() && *entry.source == *source;
-        let entry = self.entries.iter_mut().find(current)?;
-        match said {
-            Err(why) => entry.fail(why, now),
+        let has_health_checks = self.has_health_checks;
+        let is_current = |entry: &&mut SourceState| entry.removed_at.is_none() && *entry.source == *source;
+        let entry = self.entries.iter_mut().find(is_current)?;
+        match result {
+            Err(reason) => entry.fail(reason, now),
             Ok(MemberList { members: None, .. }) => match entry.rejection.clone() {
                 // The source repeats a rejected list.
-                Some(why) => entry.fail(why, now),
+                Some(reason) => entry.fail(reason, now),
                 None => entry.recover(now),
             },
             Ok(MemberList { members: Some(members), note }) => match entry.rejection_reason(&members, note) {
-                Some(why) => {
-                    entry.rejection = Some(why.clone());
-                    entry.fail(why, now)
+                Some(reason) => {
+                    entry.rejection = Some(reason.clone());
+                    entry.fail(reason, now)
                 }
                 None => {
                     entry.rejection = None;
-                    entry.replace_members(members, checked, now);
+                    entry.replace_members(members, has_health_checks, now);
                     entry.recover(now)
                 }
             },
@@ -208,7 +209,7 @@ impl MemberSet {
     /// Removes members whose time is over.
     pub fn prune(&mut self, now: Instant) {
         for entry in &mut self.entries {
-            entry.members.retain(|kept| kept.expires_at.is_none_or(|until| until > now));
+            entry.members.retain(|kept| kept.expires_at.is_none_or(|expires_at| expires_at > now));
         }
         self.drop_removed_sources(now);
     }
@@ -221,12 +222,12 @@ impl MemberSet {
             return None;
         }
         let names = |members: &[DiscoveredMember]| {
-            members.iter().map(|one| Arc::clone(&one.name)).collect::<BTreeSet<_>>()
+            members.iter().map(|member| Arc::clone(&member.name)).collect::<BTreeSet<_>>()
         };
-        let (before, after) = (names(&self.accepted), names(&members));
-        let came = after.difference(&before).cloned().collect();
-        let went = before.difference(&after).cloned().collect();
-        Some(MemberChange { members, added: came, removed: went })
+        let (names_before, names_after) = (names(&self.accepted), names(&members));
+        let added = names_after.difference(&names_before).cloned().collect();
+        let removed = names_before.difference(&names_after).cloned().collect();
+        Some(MemberChange { members, added, removed })
     }
 
     /// Puts a proposed change in force.
@@ -242,13 +243,15 @@ impl MemberSet {
     /// Returns the time at which members may change without an update.
     pub fn next_due(&self) -> Option<Instant> {
         // Sources without `hold_time` keep no members: most have many, and this is called often.
-        let holding = self.entries.iter().filter(|entry| !entry.source.hold_time.is_zero());
-        let holds = holding.flat_map(|entry| &entry.members).filter_map(|kept| kept.expires_at);
+        let sources_with_hold = self.entries.iter().filter(|entry| !entry.source.hold_time.is_zero());
+        let hold_expiries =
+            sources_with_hold.flat_map(|entry| &entry.members).filter_map(|kept| kept.expires_at);
         // Members that stay because there are no others have no time limit.
-        let graces = self.entries.iter().filter_map(|entry| Some(entry.removed_at? + GRACE));
-        let graces = graces.filter(|_| self.has_other_members());
-        let looks = self.last_check_at.filter(|_| self.is_replacing()).map(|looked| looked + CHECK_INTERVAL);
-        holds.chain(graces).chain(looks).min()
+        let grace_ends = self.entries.iter().filter_map(|entry| Some(entry.removed_at? + REMOVAL_GRACE));
+        let grace_ends = grace_ends.filter(|_| self.has_other_members());
+        let next_check =
+            self.last_check_at.filter(|_| self.is_replacing()).map(|checked_at| checked_at + CHECK_INTERVAL);
+        hold_expiries.chain(grace_ends).chain(next_check).min()
     }
 
     /// Returns the status of the sources, in the order of the configuration.
@@ -257,31 +260,31 @@ impl MemberSet {
     }
 
     fn members(&self) -> Vec<DiscoveredMember> {
-        let mut seen = self.configured.clone();
-        let of = |entry: &'_ SourceState| -> Vec<DiscoveredMember> {
-            let listed = entry.members.iter().map(|kept| &kept.member);
-            listed.chain(&entry.replaced_members).cloned().collect()
+        let mut seen_names = self.configured.clone();
+        let entry_members = |entry: &'_ SourceState| -> Vec<DiscoveredMember> {
+            let entry_list = entry.members.iter().map(|kept| &kept.member);
+            entry_list.chain(&entry.replaced_members).cloned().collect()
         };
-        let mut all: Vec<DiscoveredMember> = self.entries.iter().flat_map(of).collect();
-        all.retain(|member| seen.insert(Arc::clone(&member.name)));
-        all
+        let mut members: Vec<DiscoveredMember> = self.entries.iter().flat_map(entry_members).collect();
+        members.retain(|member| seen_names.insert(Arc::clone(&member.name)));
+        members
     }
 
     /// Returns `true` if the group has members besides those of removed sources.
     fn has_other_members(&self) -> bool {
-        let current = |entry: &SourceState| entry.removed_at.is_none() && !entry.members.is_empty();
-        !self.configured.is_empty() || self.entries.iter().any(current)
+        let is_current = |entry: &SourceState| entry.removed_at.is_none() && !entry.members.is_empty();
+        !self.configured.is_empty() || self.entries.iter().any(is_current)
     }
 
     /// Drops removed sources when the new ones have responded, or after a while if the group has other
     /// members.
     fn drop_removed_sources(&mut self, now: Instant) {
-        let mut current = self.entries.iter().filter(|entry| entry.removed_at.is_none());
-        let answered = current.all(|entry| entry.last_list_at.is_some());
-        let others = self.has_other_members();
+        let mut current_sources = self.entries.iter().filter(|entry| entry.removed_at.is_none());
+        let have_answered = current_sources.all(|entry| entry.last_list_at.is_some());
+        let has_others = self.has_other_members();
         self.entries.retain(|entry| match entry.removed_at {
             None => true,
-            Some(since) => !answered && (!others || now < since + GRACE),
+            Some(removed_at) => !have_answered && (!has_others || now < removed_at + REMOVAL_GRACE),
         });
     }
 }
@@ -313,27 +316,29 @@ impl SourceState {
         None
     }
 
-    fn replace_members(&mut self, members: Vec<DiscoveredMember>, checked: bool, now: Instant) {
+    fn replace_members(&mut self, members: Vec<DiscoveredMember>, has_health_checks: bool, now: Instant) {
         let mut names = BTreeSet::new();
-        let listed = members.into_iter().filter(|member| names.insert(Arc::clone(&member.name)));
-        let listed: Vec<KeptMember> = listed.map(|member| KeptMember { member, expires_at: None }).collect();
+        let listed_members = members.into_iter().filter(|member| names.insert(Arc::clone(&member.name)));
+        let listed_members: Vec<KeptMember> =
+            listed_members.map(|member| KeptMember { member, expires_at: None }).collect();
         let missing = self.members.drain(..).filter(|kept| !names.contains(&kept.member.name));
-        let hold = self.source.hold_time;
+        let hold_time = self.source.hold_time;
         let missing =
-            missing.map(|kept| KeptMember { expires_at: kept.expires_at.or(Some(now + hold)), ..kept });
-        let (held, gone): (Vec<KeptMember>, Vec<KeptMember>) =
-            missing.partition(|kept| kept.expires_at.is_some_and(|until| until > now));
-        self.members = listed;
-        self.replaced_members.retain(|one| !names.contains(&one.name));
-        if checked && self.source.kind.is_dns() {
-            self.replaced_members.extend(gone.into_iter().map(|kept| kept.member));
+            missing.map(|kept| KeptMember { expires_at: kept.expires_at.or(Some(now + hold_time)), ..kept });
+        let (held_members, expired_members): (Vec<KeptMember>, Vec<KeptMember>) =
+            missing.partition(|kept| kept.expires_at.is_some_and(|expires_at| expires_at > now));
+        self.members = listed_members;
+        self.replaced_members.retain(|member| !names.contains(&member.name));
+        if has_health_checks && self.source.kind.is_dns() {
+            self.replaced_members.extend(expired_members.into_iter().map(|kept| kept.member));
             self.replaced_members.truncate(MAX_MEMBERS);
         }
-        self.members.extend(held);
+        self.members.extend(held_members);
         // Sorted by name if members are held; otherwise a briefly missing one would change the order of the
         // others.
-        if !hold.is_zero() {
-            self.members.sort_by(|one, other| one.member.name.cmp(&other.member.name));
+        if !hold_time.is_zero() {
+            self.members
+                .sort_by(|left_member, right_member| left_member.member.name.cmp(&right_member.member.name));
         }
         // Limits the number of held members to that of listed ones.
         self.members.truncate(2 * MAX_MEMBERS);
@@ -341,47 +346,50 @@ impl SourceState {
 
     fn recover(&mut self, now: Instant) -> Option<SourceEvent> {
         self.last_list_at = Some(now);
-        let trouble = self.failure.take()?;
-        let since = now.saturating_duration_since(trouble.since);
+        let failure = self.failure.take()?;
+        let failed_for = now.saturating_duration_since(failure.since);
         let kind = &self.source.kind;
         Some(SourceEvent::Recovered(
-            format!("{kind} answers again, after {:.1} s", since.as_secs_f64()),
-            since,
+            format!("{kind} answers again, after {:.1} s", failed_for.as_secs_f64()),
+            failed_for,
         ))
     }
 
-    fn fail(&mut self, why: String, now: Instant) -> Option<SourceEvent> {
+    fn fail(&mut self, reason: String, now: Instant) -> Option<SourceEvent> {
         self.failures += 1;
-        if let Some(trouble) = &mut self.failure {
-            trouble.why = why;
+        if let Some(failure) = &mut self.failure {
+            failure.why = reason;
             return None;
         }
-        let kept = match self.members.len() {
+        let retained_members = match self.members.len() {
             0 => "it has no members yet".to_owned(),
             1 => "its member stays".to_owned(),
             count => format!("its {count} members stay"),
         };
-        let news = SourceEvent::Failed(format!("{}: {why}; {kept}", self.source.kind), self.members.len());
-        self.failure = Some(SourceFailure { why, since: now });
-        Some(news)
+        let event = SourceEvent::Failed(
+            format!("{}: {reason}; {retained_members}", self.source.kind),
+            self.members.len(),
+        );
+        self.failure = Some(SourceFailure { why: reason, since: now });
+        Some(event)
     }
 
     fn status(&self, now: Instant) -> SourceStatus {
-        let ago = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
+        let age_seconds = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
         SourceStatus {
             kind: self.source.kind.name().to_owned(),
             what: self.source.kind.target(),
             members: self.members.len(),
-            age_seconds: self.last_list_at.map(ago),
+            age_seconds: self.last_list_at.map(age_seconds),
             failures: self.failures,
             error: match self.removed_at {
                 Some(_) => Some(
                     "it is not in the configuration any more; its members stay until the others answer"
                         .into(),
                 ),
-                None => self.failure.as_ref().map(|trouble| trouble.why.clone()),
+                None => self.failure.as_ref().map(|failure| failure.why.clone()),
             },
-            failing_seconds: self.failure.as_ref().map(|trouble| ago(trouble.since)),
+            failing_seconds: self.failure.as_ref().map(|failure| age_seconds(failure.since)),
         }
     }
 }

@@ -17,54 +17,54 @@ const MAX_CONCURRENT_LOOKUPS: usize = 32;
 ///
 /// # Errors
 /// One line: there are too many members, or a name has no address.
-pub async fn resolve_members(stated: Vec<UnresolvedMember>) -> Result<Vec<DiscoveredMember>, String> {
-    if stated.len() > MAX_MEMBERS {
-        return Err(too_many_message(stated.len()));
+pub async fn resolve_members(unresolved: Vec<UnresolvedMember>) -> Result<Vec<DiscoveredMember>, String> {
+    if unresolved.len() > MAX_MEMBERS {
+        return Err(too_many_message(unresolved.len()));
     }
-    let mut known: BTreeMap<String, IpAddr> = BTreeMap::new();
+    let mut resolved: BTreeMap<String, IpAddr> = BTreeMap::new();
     let mut names: Vec<String> = Vec::new();
-    for UnresolvedMember { host, .. } in &stated {
+    for UnresolvedMember { host, .. } in &unresolved {
         match host.parse() {
-            Ok(ip) => drop(known.insert(host.clone(), ip)),
+            Ok(ip) => drop(resolved.insert(host.clone(), ip)),
             Err(_) => names.push(host.clone()),
         }
     }
     names.sort_unstable();
     names.dedup();
-    for some in names.chunks(MAX_CONCURRENT_LOOKUPS) {
+    for hosts in names.chunks(MAX_CONCURRENT_LOOKUPS) {
         let mut tasks = JoinSet::new();
-        for host in some.iter().cloned() {
+        for host in hosts.iter().cloned() {
             tasks.spawn(async move {
-                let found = lookup_host((host.as_str(), 0)).await.map(preferred_address);
-                (host, found)
+                let address = lookup_host((host.as_str(), 0)).await.map(preferred_address);
+                (host, address)
             });
         }
-        while let Some(ended) = tasks.join_next().await {
-            let (host, found) = ended.map_err(|error| error.to_string())?;
-            match found {
-                Ok(Some(ip)) => drop(known.insert(host, ip)),
+        while let Some(task_result) = tasks.join_next().await {
+            let (host, address) = task_result.map_err(|error| error.to_string())?;
+            match address {
+                Ok(Some(ip)) => drop(resolved.insert(host, ip)),
                 Ok(None) => return Err(format!("cannot look up `{host}`: the name has no address")),
                 Err(error) => return Err(format!("cannot look up `{host}`: {error}")),
             }
         }
     }
-    let listed = |one: UnresolvedMember| {
-        let ip = *known.get(&one.host)?;
-        let host = if one.host.contains(':') { format!("[{}]", one.host) } else { one.host };
+    let to_member = |member: UnresolvedMember| {
+        let ip = *resolved.get(&member.host)?;
+        let host = if member.host.contains(':') { format!("[{}]", member.host) } else { member.host };
         Some(DiscoveredMember {
-            name: format!("{host}:{}", one.port).into(),
-            address: (ip, one.port).into(),
-            capacity: one.capacity,
-            limit: one.limit,
+            name: format!("{host}:{}", member.port).into(),
+            address: (ip, member.port).into(),
+            capacity: member.capacity,
+            limit: member.limit,
             leaving: false,
         })
     };
-    Ok(stated.into_iter().filter_map(listed).collect())
+    Ok(unresolved.into_iter().filter_map(to_member).collect())
 }
 
-fn preferred_address(found: impl Iterator<Item = SocketAddr>) -> Option<IpAddr> {
-    let found: Vec<IpAddr> = found.map(|address| address.ip()).collect();
-    found.iter().find(|ip| ip.is_ipv4()).or_else(|| found.first()).copied()
+fn preferred_address(addresses: impl Iterator<Item = SocketAddr>) -> Option<IpAddr> {
+    let addresses: Vec<IpAddr> = addresses.map(|address| address.ip()).collect();
+    addresses.iter().find(|ip| ip.is_ipv4()).or_else(|| addresses.first()).copied()
 }
 
 /// Returns the message for a list that is too long.

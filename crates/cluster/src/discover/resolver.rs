@@ -65,7 +65,7 @@ pub(super) struct DnsReply {
 
 impl Resolver {
     /// Creates a resolver for a result that takes `questions` queries, one after the other.
-    pub(super) async fn new(settings: &ResolverSettings, questions: u32) -> Self {
+    pub(super) async fn new(settings: &ResolverSettings, query_count: u32) -> Self {
         let servers = match settings.servers.as_slice() {
             [] => {
                 let text = tokio::task::spawn_blocking(|| std::fs::read_to_string(RESOLV_CONF)).await;
@@ -73,28 +73,28 @@ impl Resolver {
             }
             servers => servers.to_vec(),
         };
-        let tries =
-            QUERIES_PER_SERVER * u32::try_from(servers.len()).unwrap_or(u32::MAX).max(1) * questions.max(1);
+        let attempts =
+            QUERIES_PER_SERVER * u32::try_from(servers.len()).unwrap_or(u32::MAX).max(1) * query_count.max(1);
         // A little less than the whole time limit, so that the error names the silent server.
-        let patience = settings.timeout.mul_f64(0.9) / tries;
-        Self { servers, query_timeout: patience }
+        let query_timeout = settings.timeout.mul_f64(0.9) / attempts;
+        Self { servers, query_timeout }
     }
 
     /// Queries the records of a type.
     ///
     /// # Errors
     /// All servers fail: one line about the server that was asked last.
-    pub(super) async fn query(&self, name: &Name, kind: RecordType) -> Result<DnsReply, String> {
-        let mut why = "there is no name server to ask".to_owned();
+    pub(super) async fn query(&self, name: &Name, record_type: RecordType) -> Result<DnsReply, String> {
+        let mut last_error = "there is no name server to ask".to_owned();
         for _ in 0..QUERIES_PER_SERVER {
             for server in &self.servers {
-                match self.query_server(*server, name, kind).await {
+                match self.query_server(*server, name, record_type).await {
                     Ok(reply) => return Ok(reply),
-                    Err(trouble) => why = format!("{server} about {name} {kind}: {trouble}"),
+                    Err(error) => last_error = format!("{server} about {name} {record_type}: {error}"),
                 }
             }
         }
-        Err(why)
+        Err(last_error)
     }
 
     /// Queries one server, and again if it returns an alias without the records of its target.
@@ -102,20 +102,21 @@ impl Resolver {
         &self,
         server: SocketAddr,
         name: &Name,
-        kind: RecordType,
+        record_type: RecordType,
     ) -> Result<DnsReply, String> {
         let (mut name, mut ttl) = (name.clone(), u32::MAX);
         for _ in 0..=MAX_ALIASES {
-            let question = DnsQuery::new(name, kind);
-            let bytes = question.encode()?;
-            let asked = timeout(self.query_timeout, exchange(server, &question, &bytes)).await;
-            let message = asked.unwrap_or_else(|_| Err(format!("no answer in {:?}", self.query_timeout)))?;
-            match question.parse(&message)? {
+            let query = DnsQuery::new(name, record_type);
+            let bytes = query.encode()?;
+            let response = timeout(self.query_timeout, exchange(server, &query, &bytes)).await;
+            let message =
+                response.unwrap_or_else(|_| Err(format!("no answer in {:?}", self.query_timeout)))?;
+            match query.parse(&message)? {
                 ParsedReply::Reply(mut reply) => {
                     reply.ttl = reply.ttl.min(ttl);
                     return Ok(reply);
                 }
-                ParsedReply::Alias(other, until) => (name, ttl) = (other, ttl.min(until)),
+                ParsedReply::Alias(alias, alias_ttl) => (name, ttl) = (alias, ttl.min(alias_ttl)),
             }
         }
         Err(format!("more than {MAX_ALIASES} aliases"))
@@ -148,8 +149,8 @@ enum ParsedReply {
 }
 
 impl DnsQuery {
-    fn new(name: Name, kind: RecordType) -> Self {
-        Self { id: random_seed() as u16, name, kind }
+    fn new(name: Name, record_type: RecordType) -> Self {
+        Self { id: random_seed() as u16, name, kind: record_type }
     }
 
     fn encode(&self) -> Result<Vec<u8>, String> {
@@ -174,28 +175,28 @@ impl DnsQuery {
 
     /// Parses a response.
     fn parse(&self, message: &Message) -> Result<ParsedReply, String> {
-        let no_name = match message.metadata.response_code {
+        let name_missing = match message.metadata.response_code {
             ResponseCode::NoError => false,
             ResponseCode::NXDomain => true,
             ResponseCode::ServFail => return Err("it failed (SERVFAIL)".into()),
             ResponseCode::Refused => return Err("it refuses to say (REFUSED)".into()),
-            other => return Err(format!("it says: {other}")),
+            response_code => return Err(format!("it says: {response_code}")),
         };
-        let of = |name: &Name, kind: RecordType| {
+        let matching_records = |name: &Name, record_type: RecordType| {
             let name = name.clone();
-            let fits = move |record: &&Record| {
-                record.record_type() == kind
+            let is_match = move |record: &&Record| {
+                record.record_type() == record_type
                     && record.dns_class == DNSClass::IN
                     && record.name.eq_ignore_root(&name)
             };
-            message.answers.iter().filter(fits)
+            message.answers.iter().filter(is_match)
         };
         let (mut name, mut ttl) = (self.name.clone(), u32::MAX);
         for _ in 0..=MAX_ALIASES {
-            let found: Vec<&Record> = of(&name, self.kind).collect();
-            if !found.is_empty() {
-                let ttl = found.iter().map(|record| record.ttl).fold(ttl, u32::min);
-                let data = found.iter().map(|record| record.data.clone()).collect();
+            let records: Vec<&Record> = matching_records(&name, self.kind).collect();
+            if !records.is_empty() {
+                let ttl = records.iter().map(|record| record.ttl).fold(ttl, u32::min);
+                let data = records.iter().map(|record| record.data.clone()).collect();
                 return Ok(ParsedReply::Reply(DnsReply {
                     data,
                     additional: message.additionals.clone(),
@@ -203,42 +204,44 @@ impl DnsQuery {
                     name_missing: false,
                 }));
             }
-            let alias = of(&name, RecordType::CNAME).next();
-            let Some((until, RData::CNAME(other))) = alias.map(|record| (record.ttl, &record.data)) else {
+            let alias = matching_records(&name, RecordType::CNAME).next();
+            let Some((alias_ttl, RData::CNAME(canonical_name))) =
+                alias.map(|record| (record.ttl, &record.data))
+            else {
                 break;
             };
-            (name, ttl) = (other.0.clone(), ttl.min(until));
+            (name, ttl) = (canonical_name.0.clone(), ttl.min(alias_ttl));
         }
-        if !no_name && !name.eq_ignore_root(&self.name) {
+        if !name_missing && !name.eq_ignore_root(&self.name) {
             return Ok(ParsedReply::Alias(name, ttl));
         }
         // RFC 2308, section 5.
-        let nothing = message.authorities.iter().filter_map(|record| match &record.data {
+        let negative_ttls = message.authorities.iter().filter_map(|record| match &record.data {
             RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
             _ => None,
         });
-        let ttl = nothing.min().unwrap_or(0).min(ttl);
-        Ok(ParsedReply::Reply(DnsReply { name_missing: no_name, ttl, ..DnsReply::default() }))
+        let ttl = negative_ttls.min().unwrap_or(0).min(ttl);
+        Ok(ParsedReply::Reply(DnsReply { name_missing, ttl, ..DnsReply::default() }))
     }
 }
 
 /// Sends a query over UDP, and over TCP if the response is truncated.
-async fn exchange(server: SocketAddr, question: &DnsQuery, bytes: &[u8]) -> Result<Message, String> {
-    let wrong = |error: std::io::Error| error.to_string();
-    let any: SocketAddr = match server {
+async fn exchange(server: SocketAddr, query: &DnsQuery, bytes: &[u8]) -> Result<Message, String> {
+    let io_error = |error: std::io::Error| error.to_string();
+    let local_address: SocketAddr = match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    let socket = UdpSocket::bind(any).await.map_err(wrong)?;
-    socket.connect(server).await.map_err(wrong)?;
-    socket.send(bytes).await.map_err(wrong)?;
+    let socket = UdpSocket::bind(local_address).await.map_err(io_error)?;
+    socket.connect(server).await.map_err(io_error)?;
+    socket.send(bytes).await.map_err(io_error)?;
     let mut buffer = vec![0; usize::from(u16::MAX)];
     loop {
-        let len = socket.recv(&mut buffer).await.map_err(wrong)?;
+        let len = socket.recv(&mut buffer).await.map_err(io_error)?;
         match Message::from_vec(&buffer[..len]) {
-            Ok(message) if question.is_answered_by(&message) => {
+            Ok(message) if query.is_answered_by(&message) => {
                 if message.metadata.truncation {
-                    return exchange_tcp(server, question, bytes).await;
+                    return exchange_tcp(server, query, bytes).await;
                 }
                 return Ok(message);
             }
@@ -248,16 +251,16 @@ async fn exchange(server: SocketAddr, question: &DnsQuery, bytes: &[u8]) -> Resu
     }
 }
 
-async fn exchange_tcp(server: SocketAddr, question: &DnsQuery, bytes: &[u8]) -> Result<Message, String> {
-    let wrong = |error: std::io::Error| format!("over TCP: {error}");
-    let mut stream = TcpStream::connect(server).await.map_err(wrong)?;
+async fn exchange_tcp(server: SocketAddr, query: &DnsQuery, bytes: &[u8]) -> Result<Message, String> {
+    let io_error = |error: std::io::Error| format!("over TCP: {error}");
+    let mut stream = TcpStream::connect(server).await.map_err(io_error)?;
     let length = u16::try_from(bytes.len()).map_err(|_| "the question is too long".to_owned())?;
-    stream.write_all(&[&length.to_be_bytes()[..], bytes].concat()).await.map_err(wrong)?;
-    let length = stream.read_u16().await.map_err(wrong)?;
-    let mut answer = vec![0; usize::from(length)];
-    stream.read_exact(&mut answer).await.map_err(wrong)?;
-    let message = Message::from_vec(&answer).map_err(|error| format!("over TCP: {error}"))?;
-    if question.is_answered_by(&message) {
+    stream.write_all(&[&length.to_be_bytes()[..], bytes].concat()).await.map_err(io_error)?;
+    let length = stream.read_u16().await.map_err(io_error)?;
+    let mut response = vec![0; usize::from(length)];
+    stream.read_exact(&mut response).await.map_err(io_error)?;
+    let message = Message::from_vec(&response).map_err(|error| format!("over TCP: {error}"))?;
+    if query.is_answered_by(&message) {
         Ok(message)
     } else {
         Err("over TCP: it answers something else".into())

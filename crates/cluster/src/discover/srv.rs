@@ -21,7 +21,7 @@ use super::{
 };
 
 /// The maximum number of targets that are queried at once.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_LOOKUPS: usize = 16;
 
 /// The capacity of a server with weight 0 among others with a weight.
 const ZERO_WEIGHT_CAPACITY: f64 = 0.01;
@@ -80,29 +80,29 @@ impl MemberSource for SrvSource {
                 return Err(too_many_message(servers.len()));
             }
             let mut ttl = reply.ttl;
-            let mut known = additional_addresses(&reply.additional, settings.family, &mut ttl);
+            let mut addresses_by_name = additional_addresses(&reply.additional, settings.family, &mut ttl);
             let mut targets: Vec<Name> = servers.iter().map(|server| server.target.to_lowercase()).collect();
             targets.sort_unstable();
             targets.dedup();
-            targets.retain(|target| !known.contains_key(target));
-            for some in targets.chunks(AT_ONCE) {
+            targets.retain(|target| !addresses_by_name.contains_key(target));
+            for partly_weighted in targets.chunks(MAX_CONCURRENT_LOOKUPS) {
                 let mut tasks = JoinSet::new();
-                for target in some.iter().cloned() {
+                for target in partly_weighted.iter().cloned() {
                     let (resolver, family) = (Arc::clone(&resolver), settings.family);
                     let mut families = self.families.get(&target).cloned().unwrap_or_default();
                     tasks.spawn(async move {
-                        let found = look_up_addresses(&resolver, &target, family, &mut families).await;
-                        (target, families, found)
+                        let lookup = look_up_addresses(&resolver, &target, family, &mut families).await;
+                        (target, families, lookup)
                     });
                 }
-                while let Some(ended) = tasks.join_next().await {
-                    let (target, families, found) = ended.map_err(|error| error.to_string())?;
+                while let Some(task_result) = tasks.join_next().await {
+                    let (target, families, lookup) = task_result.map_err(|error| error.to_string())?;
                     self.families.insert(target.clone(), families);
-                    let found = found?;
+                    let lookup = lookup?;
                     // A target with a failed family is queried again soon.
-                    let good_for = found.valid_for(settings.min, settings.max).as_secs();
-                    ttl = ttl.min(found.ttl).min(u32::try_from(good_for).unwrap_or(u32::MAX));
-                    known.insert(target, found.addresses);
+                    let valid_for = lookup.valid_for(settings.min, settings.max).as_secs();
+                    ttl = ttl.min(lookup.ttl).min(u32::try_from(valid_for).unwrap_or(u32::MAX));
+                    addresses_by_name.insert(target, lookup.addresses);
                 }
             }
             // Targets that are no longer listed are forgotten.
@@ -113,7 +113,7 @@ impl MemberSource for SrvSource {
                 (false, false) => "none of its servers has an address",
             };
             Ok(QueryOutcome {
-                list: MemberList { members: Some(members(&servers, &known)?), note: Some(note) },
+                list: MemberList { members: Some(members(&servers, &addresses_by_name)?), note: Some(note) },
                 valid_for: ttl_duration(ttl).clamp(settings.min, settings.max.max(settings.min)),
             })
         })
@@ -128,14 +128,18 @@ pub(super) fn lowest_priority(data: &[RData]) -> Vec<SRV> {
         _ => None,
     });
     let servers: Vec<&SRV> = servers.collect();
-    let lowest = servers.iter().map(|server| server.priority).min();
-    let mut chosen: Vec<SRV> =
-        servers.into_iter().filter(|server| Some(server.priority) == lowest).cloned().collect();
+    let min_priority = servers.iter().map(|server| server.priority).min();
+    let mut selected: Vec<SRV> =
+        servers.into_iter().filter(|server| Some(server.priority) == min_priority).cloned().collect();
     // Name servers rotate their responses, and floating-point sums depend on the order.
-    chosen.sort_unstable_by(|one, other| {
-        (one.port, one.weight, &one.target).cmp(&(other.port, other.weight, &other.target))
+    selected.sort_unstable_by(|left_server, right_server| {
+        (left_server.port, left_server.weight, &left_server.target).cmp(&(
+            right_server.port,
+            right_server.weight,
+            &right_server.target,
+        ))
     });
-    chosen
+    selected
 }
 
 /// Returns the addresses in the additional records, by target, and lowers `ttl` to theirs.
@@ -144,19 +148,19 @@ pub(super) fn additional_addresses(
     family: AddressFamily,
     ttl: &mut u32,
 ) -> BTreeMap<Name, Vec<IpAddr>> {
-    let mut known: BTreeMap<Name, Vec<IpAddr>> = BTreeMap::new();
+    let mut addresses_by_name: BTreeMap<Name, Vec<IpAddr>> = BTreeMap::new();
     for record in records {
-        let wanted = |ip: &IpAddr| match family {
+        let is_in_family = |ip: &IpAddr| match family {
             AddressFamily::Any => true,
             AddressFamily::V4 => ip.is_ipv4(),
             AddressFamily::V6 => ip.is_ipv6(),
         };
-        if let Some(ip) = record_address(&record.data).filter(wanted) {
-            known.entry(record.name.to_lowercase()).or_default().push(ip);
+        if let Some(ip) = record_address(&record.data).filter(is_in_family) {
+            addresses_by_name.entry(record.name.to_lowercase()).or_default().push(ip);
             *ttl = (*ttl).min(record.ttl);
         }
     }
-    known
+    addresses_by_name
 }
 
 /// Returns the members sorted by address, each address once: two records may lead to the same one.
@@ -165,33 +169,33 @@ pub(super) fn additional_addresses(
 /// There are too many: a few thousand ports of a name with as many addresses would exhaust the memory.
 pub(super) fn members(
     servers: &[SRV],
-    known: &BTreeMap<Name, Vec<IpAddr>>,
+    addresses_by_name: &BTreeMap<Name, Vec<IpAddr>>,
 ) -> Result<Vec<DiscoveredMember>, String> {
-    let meant = servers.iter().any(|server| server.weight > 0);
-    let mut places: BTreeMap<SocketAddr, f64> = BTreeMap::new();
+    let has_weights = servers.iter().any(|server| server.weight > 0);
+    let mut capacities: BTreeMap<SocketAddr, f64> = BTreeMap::new();
     for server in servers {
-        let Some(addresses) = known.get(&server.target.to_lowercase()) else { continue };
-        let weight = match (meant, server.weight) {
+        let Some(addresses) = addresses_by_name.get(&server.target.to_lowercase()) else { continue };
+        let weight = match (has_weights, server.weight) {
             (false, _) => 1.0,
             (true, 0) => ZERO_WEIGHT_CAPACITY,
             (true, weight) => f64::from(weight),
         };
         for ip in addresses {
             // The weight selects the target, and each of its addresses gets an equal part.
-            *places.entry((*ip, server.port).into()).or_default() += weight / addresses.len() as f64;
+            *capacities.entry((*ip, server.port).into()).or_default() += weight / addresses.len() as f64;
         }
-        if places.len() > MAX_MEMBERS {
+        if capacities.len() > MAX_MEMBERS {
             return Err(format!("it lists more than {MAX_MEMBERS} members: split the group"));
         }
     }
-    let listed = |(address, capacity): (SocketAddr, f64)| DiscoveredMember {
+    let to_member = |(address, capacity): (SocketAddr, f64)| DiscoveredMember {
         name: address.to_string().into(),
         address,
         capacity,
         limit: None,
         leaving: false,
     };
-    Ok(places.into_iter().map(listed).collect())
+    Ok(capacities.into_iter().map(to_member).collect())
 }
 
 #[cfg(test)]
@@ -204,15 +208,15 @@ mod tests {
         RData::SRV(SRV::new(priority, weight, port, parse_name(target).unwrap()))
     }
 
-    fn shown(data: &[RData]) -> Vec<(String, f64)> {
-        let address = |host: &str, last: u8| {
-            Record::from_rdata(parse_name(host).unwrap(), 5, RData::A(A([10, 0, 0, last].into())))
+    fn member_capacities(data: &[RData]) -> Vec<(String, f64)> {
+        let address = |host: &str, last_octet: u8| {
+            Record::from_rdata(parse_name(host).unwrap(), 5, RData::A(A([10, 0, 0, last_octet].into())))
         };
         let records = [address("A.example", 1), address("b.example", 2), address("b.example", 3)];
         let mut ttl = 60;
-        let known = additional_addresses(&records, AddressFamily::Any, &mut ttl);
+        let addresses_by_name = additional_addresses(&records, AddressFamily::Any, &mut ttl);
         assert_eq!(ttl, 5);
-        let members = members(&lowest_priority(data), &known).unwrap();
+        let members = members(&lowest_priority(data), &addresses_by_name).unwrap();
         members.into_iter().map(|member| (member.name.to_string(), member.capacity)).collect()
     }
 
@@ -226,20 +230,20 @@ mod tests {
             server(1, 7, 83, "c.example"),
         ];
         let expected = [("10.0.0.1:80", 30.0), ("10.0.0.2:81", 5.0), ("10.0.0.3:81", 5.0)];
-        assert_eq!(shown(&data), expected.map(|(name, capacity)| (name.to_owned(), capacity)));
+        assert_eq!(member_capacities(&data), expected.map(|(name, capacity)| (name.to_owned(), capacity)));
     }
 
     #[test]
     fn weights_of_nothing() {
-        let alike = [server(1, 0, 80, "a.example"), server(1, 0, 80, "b.example")];
-        assert_eq!(shown(&alike)[0].1, 1.0);
-        assert_eq!(shown(&alike)[1].1, 0.5);
-        let some = [server(1, 0, 80, "a.example"), server(1, 4, 80, "b.example")];
-        assert_eq!(shown(&some)[0].1, ZERO_WEIGHT_CAPACITY);
+        let unweighted = [server(1, 0, 80, "a.example"), server(1, 0, 80, "b.example")];
+        assert_eq!(member_capacities(&unweighted)[0].1, 1.0);
+        assert_eq!(member_capacities(&unweighted)[1].1, 0.5);
+        let partly_weighted = [server(1, 0, 80, "a.example"), server(1, 4, 80, "b.example")];
+        assert_eq!(member_capacities(&partly_weighted)[0].1, ZERO_WEIGHT_CAPACITY);
         // A repeated address has the sum of the weights.
-        let twice = [server(1, 3, 80, "a.example"), server(1, 4, 80, "a.example")];
-        assert_eq!(shown(&twice), [("10.0.0.1:80".to_owned(), 7.0)]);
-        assert_eq!(shown(&[server(0, 0, 80, ".")]), []);
-        assert_eq!(shown(&[]), []);
+        let repeated = [server(1, 3, 80, "a.example"), server(1, 4, 80, "a.example")];
+        assert_eq!(member_capacities(&repeated), [("10.0.0.1:80".to_owned(), 7.0)]);
+        assert_eq!(member_capacities(&[server(0, 0, 80, ".")]), []);
+        assert_eq!(member_capacities(&[]), []);
     }
 }

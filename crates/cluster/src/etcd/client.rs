@@ -16,7 +16,7 @@ use super::connection::{EtcdConnection, MessageStream};
 use super::{EtcdEndpoint, EtcdError, EtcdSettings};
 
 /// The number of keys in one page.
-const PAGE: i64 = 500;
+const PAGE_SIZE: i64 = 500;
 
 /// gRPC status codes.
 const INVALID_ARGUMENT: u32 = 3;
@@ -30,7 +30,7 @@ pub(crate) struct EtcdClient {
 
 #[derive(Default)]
 struct ConnectionState {
-    open: Option<OpenConnection>,
+    open_connection: Option<OpenConnection>,
     /// The endpoint to try first.
     next_endpoint: usize,
 }
@@ -59,15 +59,16 @@ impl EtcdClient {
     pub(crate) async fn read(
         &self,
         prefix: &[u8],
-        most: usize,
+        max_keys: usize,
     ) -> Result<(ResponseHeader, Vec<EtcdKeyValue>), EtcdError> {
         let range_end = prefix_end(prefix);
-        let mut all: Vec<EtcdKeyValue> = Vec::new();
-        let mut begin = prefix.to_vec();
+        let mut pairs: Vec<EtcdKeyValue> = Vec::new();
+        let mut start_key = prefix.to_vec();
         let mut first: Option<ResponseHeader> = None;
         loop {
             let revision = first.map_or(0, |header| header.revision);
-            let range = RangeRequest { key: begin, range_end: range_end.clone(), limit: PAGE, revision };
+            let range =
+                RangeRequest { key: start_key, range_end: range_end.clone(), limit: PAGE_SIZE, revision };
             let page: RangeResponse = self.call(path::RANGE, &range, true).await?;
             let header = page.header.unwrap_or_default();
             let header = *first.get_or_insert(header);
@@ -76,16 +77,16 @@ impl EtcdClient {
                     "an answer that says there is more, and has no key".into(),
                 ));
             }
-            all.extend(page.kvs);
-            if all.len() > most {
-                return Err(EtcdError::Rejected(0, format!("more than {most} keys are there")));
+            pairs.extend(page.kvs);
+            if pairs.len() > max_keys {
+                return Err(EtcdError::Rejected(0, format!("more than {max_keys} keys are there")));
             }
-            match all.last() {
+            match pairs.last() {
                 Some(last) if page.more => {
-                    begin = last.key.clone();
-                    begin.push(0);
+                    start_key = last.key.clone();
+                    start_key.push(0);
                 }
-                _ => return Ok((header, all)),
+                _ => return Ok((header, pairs)),
             }
         }
     }
@@ -105,9 +106,9 @@ impl EtcdClient {
 
     /// Renews a lease. Returns its new time to live in seconds; 0 if it has expired.
     pub(crate) async fn keep_alive(&self, id: i64) -> Result<i64, EtcdError> {
-        let kept: LeaseKeepAliveResponse =
+        let renewal: LeaseKeepAliveResponse =
             self.call(path::KEEP_ALIVE, &LeaseKeepAliveRequest { id }, true).await?;
-        Ok(kept.ttl)
+        Ok(renewal.ttl)
     }
 
     /// Ends a lease and deletes its keys.
@@ -116,23 +117,24 @@ impl EtcdClient {
     }
 
     /// Watches all changes of keys with a prefix from a revision on.
-    pub(crate) async fn watch(&self, prefix: &[u8], from: i64) -> Result<WatchStream, EtcdError> {
-        let request = WatchRequest::for_prefix(prefix, from);
-        let mut renewed = false;
+    pub(crate) async fn watch(&self, prefix: &[u8], start_revision: i64) -> Result<WatchStream, EtcdError> {
+        let request = WatchRequest::for_prefix(prefix, start_revision);
+        let mut token_renewed = false;
         loop {
-            let open = self.open().await?;
-            let begun = open.connection.stream(path::WATCH, &request, open.token.as_deref());
-            let begun =
-                timeout(self.settings.timeout, begun).await.unwrap_or_else(|_| Err(self.timeout_error()));
-            match begun {
-                Ok(stream) => return Ok(WatchStream { stream, _line: open.connection }),
-                Err(failed) if is_token_expired(&failed) && !renewed => {
-                    renewed = true;
-                    self.discard(&open).await;
+            let open_connection = self.open().await?;
+            let stream =
+                open_connection.connection.stream(path::WATCH, &request, open_connection.token.as_deref());
+            let stream =
+                timeout(self.settings.timeout, stream).await.unwrap_or_else(|_| Err(self.timeout_error()));
+            match stream {
+                Ok(stream) => return Ok(WatchStream { stream, _connection: open_connection.connection }),
+                Err(error) if is_token_expired(&error) && !token_renewed => {
+                    token_renewed = true;
+                    self.discard(&open_connection).await;
                 }
-                Err(failed) => {
-                    self.discard(&open).await;
-                    return Err(failed);
+                Err(error) => {
+                    self.discard(&open_connection).await;
+                    return Err(error);
                 }
             }
         }
@@ -143,31 +145,32 @@ impl EtcdClient {
     async fn call<A: Message + Default>(
         &self,
         path: &str,
-        question: &impl Message,
-        again: bool,
+        request: &impl Message,
+        is_idempotent: bool,
     ) -> Result<A, EtcdError> {
-        let (mut tries, mut renewed) = (0, false);
+        let (mut tries, mut token_renewed) = (0, false);
         loop {
-            let open = self.open().await?;
-            let asked = open.connection.call(path, question, open.token.as_deref());
-            let asked =
-                timeout(self.settings.timeout, asked).await.unwrap_or_else(|_| Err(self.timeout_error()));
-            let failed = match asked {
+            let open_connection = self.open().await?;
+            let response = open_connection.connection.call(path, request, open_connection.token.as_deref());
+            let response =
+                timeout(self.settings.timeout, response).await.unwrap_or_else(|_| Err(self.timeout_error()));
+            let error = match response {
                 Ok(answer) => return Ok(answer),
-                Err(failed) => failed,
+                Err(error) => error,
             };
             tries += 1;
-            match &failed {
-                failed if is_token_expired(failed) && !renewed => renewed = true,
-                EtcdError::Rejected(..) => return Err(failed),
+            match &error {
+                error if is_token_expired(error) && !token_renewed => token_renewed = true,
+                EtcdError::Rejected(..) => return Err(error),
                 EtcdError::Unreachable(_) if tries <= self.settings.endpoints.len() => {}
-                EtcdError::OutcomeUnknown(_) if again && tries < self.settings.endpoints.len().max(2) => {}
+                EtcdError::OutcomeUnknown(_)
+                    if is_idempotent && tries < self.settings.endpoints.len().max(2) => {}
                 EtcdError::Unreachable(_) | EtcdError::OutcomeUnknown(_) => {
-                    self.discard(&open).await;
-                    return Err(failed);
+                    self.discard(&open_connection).await;
+                    return Err(error);
                 }
             }
-            self.discard(&open).await;
+            self.discard(&open_connection).await;
         }
     }
 
@@ -177,68 +180,77 @@ impl EtcdClient {
 
     /// Returns the connection, or makes one to the first reachable endpoint.
     async fn open(&self) -> Result<OpenConnection, EtcdError> {
-        let mut held = self.connection.lock().await;
-        if let Some(open) = held.open.as_ref().filter(|open| !open.connection.is_closed()) {
-            return Ok(open.clone());
+        let mut state = self.connection.lock().await;
+        if let Some(open_connection) =
+            state.open_connection.as_ref().filter(|open_connection| !open_connection.connection.is_closed())
+        {
+            return Ok(open_connection.clone());
         }
-        let mut why = Vec::new();
+        let mut errors = Vec::new();
         for _ in &self.settings.endpoints {
-            let place = held.next_endpoint % self.settings.endpoints.len();
-            let endpoint = &self.settings.endpoints[place];
+            let index = state.next_endpoint % self.settings.endpoints.len();
+            let endpoint = &self.settings.endpoints[index];
             // The next attempt begins with another endpoint, on success and on failure.
-            held.next_endpoint = place + 1;
+            state.next_endpoint = index + 1;
             match self.connect(endpoint).await {
-                Ok(open) => {
-                    held.open = Some(open.clone());
-                    return Ok(open);
+                Ok(open_connection) => {
+                    state.open_connection = Some(open_connection.clone());
+                    return Ok(open_connection);
                 }
-                Err(error) => why.push(format!("{endpoint}: {error}")),
+                Err(error) => errors.push(format!("{endpoint}: {error}")),
             }
         }
-        Err(EtcdError::Unreachable(why.join("; ")))
+        Err(EtcdError::Unreachable(errors.join("; ")))
     }
 
     /// Makes a connection and authenticates the user on it. Each step has the full time limit, as etcd takes
     /// long to check passwords.
     async fn connect(&self, endpoint: &EtcdEndpoint) -> Result<OpenConnection, String> {
         let limit = self.settings.timeout;
-        let late = |what: &str| format!("no {what} within {} s", limit.as_secs_f64());
-        let line = timeout(limit, EtcdConnection::connect(endpoint, &self.settings.tls)).await;
-        let line = line.unwrap_or_else(|_| Err(late("connection")))?;
-        let token = timeout(limit, self.authenticate(&line)).await.unwrap_or_else(|_| Err(late("token")))?;
-        Ok(OpenConnection { connection: Arc::new(line), token })
+        let timeout_message = |awaited: &str| format!("no {awaited} within {} s", limit.as_secs_f64());
+        let connection = timeout(limit, EtcdConnection::connect(endpoint, &self.settings.tls)).await;
+        let connection = connection.unwrap_or_else(|_| Err(timeout_message("connection")))?;
+        let token = timeout(limit, self.authenticate(&connection))
+            .await
+            .unwrap_or_else(|_| Err(timeout_message("token")))?;
+        Ok(OpenConnection { connection: Arc::new(connection), token })
     }
 
     /// Returns the user's token, if there is a user.
-    async fn authenticate(&self, line: &EtcdConnection) -> Result<Option<Arc<str>>, String> {
-        let Some((name, file)) = &self.settings.user else { return Ok(None) };
-        let wrong = |why: &dyn std::fmt::Display| format!("cannot read {}: {why}", file.display());
-        let from = file.clone();
-        let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(from)).await;
-        let password = read.map_err(|why| wrong(&why))?.map_err(|why| wrong(&why))?;
+    async fn authenticate(&self, connection: &EtcdConnection) -> Result<Option<Arc<str>>, String> {
+        let Some((name, password_file)) = &self.settings.user else { return Ok(None) };
+        let read_error =
+            |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", password_file.display());
+        let file_path = password_file.clone();
+        let contents = tokio::task::spawn_blocking(move || std::fs::read_to_string(file_path)).await;
+        let password = contents.map_err(|error| read_error(&error))?.map_err(|error| read_error(&error))?;
         let password = password.trim_end_matches(['\r', '\n']).to_owned();
-        let ask = AuthenticateRequest { name: name.clone(), password };
-        let proved: AuthenticateResponse = line
-            .call(path::AUTHENTICATE, &ask, None)
+        let request = AuthenticateRequest { name: name.clone(), password };
+        let response: AuthenticateResponse = connection
+            .call(path::AUTHENTICATE, &request, None)
             .await
-            .map_err(|failed| format!("user {name}: {failed}"))?;
-        Ok(Some(proved.token.into()))
+            .map_err(|error| format!("user {name}: {error}"))?;
+        Ok(Some(response.token.into()))
     }
 
     /// Drops that connection.
-    async fn discard(&self, open: &OpenConnection) {
-        let mut held = self.connection.lock().await;
-        if held.open.as_ref().is_some_and(|held| Arc::ptr_eq(&held.connection, &open.connection)) {
-            held.open = None;
+    async fn discard(&self, open_connection: &OpenConnection) {
+        let mut state = self.connection.lock().await;
+        if state
+            .open_connection
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(&current.connection, &open_connection.connection))
+        {
+            state.open_connection = None;
         }
     }
 }
 
 /// Returns `true` if etcd no longer accepts the token.
-fn is_token_expired(failed: &EtcdError) -> bool {
-    match failed {
+fn is_token_expired(error: &EtcdError) -> bool {
+    match error {
         EtcdError::Rejected(UNAUTHENTICATED, _) => true,
-        EtcdError::Rejected(INVALID_ARGUMENT, why) => why.contains("auth store is old"),
+        EtcdError::Rejected(INVALID_ARGUMENT, message) => message.contains("auth store is old"),
         _ => false,
     }
 }
@@ -247,7 +259,7 @@ fn is_token_expired(failed: &EtcdError) -> bool {
 pub(crate) struct WatchStream {
     stream: MessageStream,
     /// Keeps the connection open.
-    _line: Arc<EtcdConnection>,
+    _connection: Arc<EtcdConnection>,
 }
 
 impl WatchStream {

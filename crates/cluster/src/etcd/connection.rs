@@ -21,7 +21,7 @@ pub(super) const PING_INTERVAL: Duration = Duration::from_secs(6);
 /// The time limit of a ping's response.
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// The maximum length of a message, in bytes: a page of keys.
-const LONGEST: usize = 64 << 20;
+const MAX_MESSAGE_LENGTH: usize = 64 << 20;
 
 /// A connection, which ends when it is dropped.
 pub(super) struct EtcdConnection {
@@ -55,14 +55,14 @@ impl EtcdConnection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let begun = Builder::new()
+        let handshake = Builder::new()
             .enable_push(false)
             .max_header_list_size(16 * 1024)
             .initial_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
             .handshake(stream)
             .await;
-        let (sender, connection) = begun.map_err(|error| format!("HTTP/2: {error}"))?;
+        let (sender, connection) = handshake.map_err(|error| format!("HTTP/2: {error}"))?;
         let driver = tokio::spawn(drive(connection)).abort_handle();
         Ok(Self { sender, driver, origin })
     }
@@ -77,50 +77,51 @@ impl EtcdConnection {
     pub(super) async fn call<A: Message + Default>(
         &self,
         path: &str,
-        question: &impl Message,
+        request: &impl Message,
         token: Option<&str>,
     ) -> Result<A, EtcdError> {
-        let (answer, mut out) = self.start_call(path, token, false).await?;
-        out.send_data(encode_frame(question).into(), true).map_err(unknown_outcome)?;
-        let (fields, mut body) = check_response(answer.await.map_err(call_error)?)?;
-        let mut frames = FrameDecoder::new(LONGEST);
-        let mut found = None;
-        while let Some(piece) = next_chunk(&mut body).await {
-            frames.push(&piece.map_err(unknown_outcome)?);
+        let (response, mut send_stream) = self.start_call(path, token, false).await?;
+        send_stream.send_data(encode_frame(request).into(), true).map_err(unknown_outcome)?;
+        let (headers, mut body) = check_response(response.await.map_err(call_error)?)?;
+        let mut frames = FrameDecoder::new(MAX_MESSAGE_LENGTH);
+        let mut last_message = None;
+        while let Some(chunk) = next_chunk(&mut body).await {
+            frames.push(&chunk.map_err(unknown_outcome)?);
             while let Some(message) = frames.next_message().map_err(unknown_outcome)? {
-                found = Some(message);
+                last_message = Some(message);
             }
         }
         let trailers = body.trailers().await.map_err(unknown_outcome)?;
         // A call that is rejected at once has its status in the head.
-        check_status(trailers.as_ref().unwrap_or(&fields))?;
-        let found = found.ok_or_else(|| EtcdError::OutcomeUnknown("an answer without a message".into()))?;
-        A::decode(&found[..]).map_err(unknown_outcome)
+        check_status(trailers.as_ref().unwrap_or(&headers))?;
+        let message =
+            last_message.ok_or_else(|| EtcdError::OutcomeUnknown("an answer without a message".into()))?;
+        A::decode(&message[..]).map_err(unknown_outcome)
     }
 
     /// Opens a stream of messages in both directions, with a first request.
     pub(super) async fn stream(
         &self,
         path: &str,
-        question: &impl Message,
+        request: &impl Message,
         token: Option<&str>,
     ) -> Result<MessageStream, EtcdError> {
-        let (answer, mut out) = self.start_call(path, token, true).await?;
-        out.send_data(encode_frame(question).into(), false).map_err(unknown_outcome)?;
-        let (fields, body) = check_response(answer.await.map_err(call_error)?)?;
+        let (response, mut send_stream) = self.start_call(path, token, true).await?;
+        send_stream.send_data(encode_frame(request).into(), false).map_err(unknown_outcome)?;
+        let (headers, body) = check_response(response.await.map_err(call_error)?)?;
         if body.is_end_stream() {
-            check_status(&fields)?;
+            check_status(&headers)?;
         }
-        Ok(MessageStream { _out: out, body, frames: FrameDecoder::new(LONGEST) })
+        Ok(MessageStream { _send_stream: send_stream, body, frames: FrameDecoder::new(MAX_MESSAGE_LENGTH) })
     }
 
     async fn start_call(
         &self,
         path: &str,
         token: Option<&str>,
-        leader: bool,
+        require_leader: bool,
     ) -> Result<(h2::client::ResponseFuture, SendStream<Bytes>), EtcdError> {
-        let away = |error: &dyn std::fmt::Display| EtcdError::Unreachable(format!("HTTP/2: {error}"));
+        let unreachable = |error: &dyn std::fmt::Display| EtcdError::Unreachable(format!("HTTP/2: {error}"));
         let mut request = Request::post(format!("{}{path}", self.origin))
             .header(CONTENT_TYPE, "application/grpc")
             .header(TE, "trailers")
@@ -128,20 +129,20 @@ impl EtcdConnection {
         if let Some(token) = token {
             request = request.header("token", token);
         }
-        if leader {
+        if require_leader {
             // A member without a leader ends the stream, instead of staying silent.
             request = request.header("hasleader", "true");
         }
-        let request = request.body(()).map_err(|error| away(&error))?;
-        let mut sender = self.sender.clone().ready().await.map_err(|error| away(&error))?;
-        sender.send_request(request, false).map_err(|error| away(&error))
+        let request = request.body(()).map_err(|error| unreachable(&error))?;
+        let mut sender = self.sender.clone().ready().await.map_err(|error| unreachable(&error))?;
+        sender.send_request(request, false).map_err(|error| unreachable(&error))
     }
 }
 
 /// A stream of received messages, which ends when it is dropped.
 pub(super) struct MessageStream {
     /// Keeps the stream open.
-    _out: SendStream<Bytes>,
+    _send_stream: SendStream<Bytes>,
     body: RecvStream,
     frames: FrameDecoder,
 }
@@ -157,7 +158,7 @@ impl MessageStream {
                 return A::decode(&message[..]).map_err(unknown_outcome);
             }
             match next_chunk(&mut self.body).await {
-                Some(piece) => self.frames.push(&piece.map_err(call_error)?),
+                Some(chunk) => self.frames.push(&chunk.map_err(call_error)?),
                 None => {
                     let trailers = self.body.trailers().await.map_err(unknown_outcome)?.unwrap_or_default();
                     check_status(&trailers)?;
@@ -171,7 +172,7 @@ impl MessageStream {
 /// Drives the connection until it ends or stops responding to pings.
 async fn drive<S: AsyncRead + AsyncWrite + Unpin>(mut connection: Connection<S, Bytes>) {
     let mut ping = connection.ping_pong();
-    let silent = async {
+    let ping_timeout = async {
         let Some(ping) = &mut ping else { return std::future::pending().await };
         loop {
             sleep(PING_INTERVAL).await;
@@ -183,38 +184,38 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin>(mut connection: Connection<S, 
     tokio::select! {
         // The calls report the reason of the end.
         _ = connection => {}
-        () = silent => {}
+        () = ping_timeout => {}
     }
 }
 
 /// Returns the next bytes of a response, and reopens the flow-control window for as many.
 async fn next_chunk(body: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
-    let piece = body.data().await?;
-    Some(piece.and_then(|piece| body.flow_control().release_capacity(piece.len()).map(|()| piece)))
+    let chunk = body.data().await?;
+    Some(chunk.and_then(|chunk| body.flow_control().release_capacity(chunk.len()).map(|()| chunk)))
 }
 
-fn check_response(answer: Response<RecvStream>) -> Result<(HeaderMap, RecvStream), EtcdError> {
-    let status = answer.status();
+fn check_response(response: Response<RecvStream>) -> Result<(HeaderMap, RecvStream), EtcdError> {
+    let status = response.status();
     if status != StatusCode::OK {
         return Err(EtcdError::OutcomeUnknown(format!("it answered {}: is it etcd?", status.as_u16())));
     }
-    let (head, body) = answer.into_parts();
+    let (head, body) = response.into_parts();
     Ok((head.headers, body))
 }
 
 /// Checks the status of a call in the given fields.
-fn check_status(fields: &HeaderMap) -> Result<(), EtcdError> {
-    let text = |name| fields.get(name).and_then(|value| value.to_str().ok());
+fn check_status(headers: &HeaderMap) -> Result<(), EtcdError> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(code) = text("grpc-status") else {
         return Err(EtcdError::OutcomeUnknown("an answer without grpc-status".into()));
     };
-    let why: String =
+    let message: String =
         unescape_message(text("grpc-message").unwrap_or("it does not say why")).chars().take(300).collect();
     match code.parse::<u32>() {
         Ok(0) => Ok(()),
         // Temporarily unavailable: no leader, an election, overload.
-        Ok(1 | 2 | 4 | 14) => Err(EtcdError::OutcomeUnknown(why)),
-        Ok(code) => Err(EtcdError::Rejected(code, why)),
+        Ok(1 | 2 | 4 | 14) => Err(EtcdError::OutcomeUnknown(message)),
+        Ok(code) => Err(EtcdError::Rejected(code, message)),
         Err(_) => Err(EtcdError::OutcomeUnknown(format!("grpc-status {code:?}"))),
     }
 }
@@ -223,16 +224,16 @@ fn check_status(fields: &HeaderMap) -> Result<(), EtcdError> {
 fn unescape_message(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+    while let Some((&byte, tail)) = rest.split_first() {
+        let code = tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
         match code.filter(|_| byte == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
             Some(escaped) => {
                 bytes.push(escaped);
-                rest = &after[2..];
+                rest = &tail[2..];
             }
             None => {
                 bytes.push(byte);
-                rest = after;
+                rest = tail;
             }
         }
     }
@@ -258,16 +259,16 @@ mod tests {
 
     #[test]
     fn statuses_are_told_apart() {
-        let judged = |code: &'static str, why: &'static str| {
-            let mut fields = HeaderMap::new();
-            fields.insert("grpc-status", code.parse().unwrap());
-            fields.insert("grpc-message", why.parse().unwrap());
-            check_status(&fields)
+        let check = |code: &'static str, message: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-status", code.parse().unwrap());
+            headers.insert("grpc-message", message.parse().unwrap());
+            check_status(&headers)
         };
-        assert_eq!(judged("0", ""), Ok(()));
-        assert_eq!(judged("14", "no%20leader"), Err(EtcdError::OutcomeUnknown("no leader".into())));
-        assert_eq!(judged("16", "a%0Ab%zz%"), Err(EtcdError::Rejected(16, "a b%zz%".into())));
-        assert!(matches!(judged("x", ""), Err(EtcdError::OutcomeUnknown(_))));
+        assert_eq!(check("0", ""), Ok(()));
+        assert_eq!(check("14", "no%20leader"), Err(EtcdError::OutcomeUnknown("no leader".into())));
+        assert_eq!(check("16", "a%0Ab%zz%"), Err(EtcdError::Rejected(16, "a b%zz%".into())));
+        assert!(matches!(check("x", ""), Err(EtcdError::OutcomeUnknown(_))));
         assert!(matches!(check_status(&HeaderMap::new()), Err(EtcdError::OutcomeUnknown(_))));
     }
 }

@@ -41,25 +41,25 @@ pub(super) fn client_config(files: &TlsFiles) -> Result<ClientConfig, String> {
     for authority in certificates(ca)? {
         // The system's list may contain authorities that the library rejects; the configured file must be
         // valid.
-        let added = roots.add(authority).map_err(|why| format!("{}: {why}", ca.display()));
+        let result = roots.add(authority).map_err(|error| format!("{}: {error}", ca.display()));
         if files.ca.is_some() {
-            added?;
+            result?;
         }
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|why| why.to_string())?
+        .map_err(|error| error.to_string())?
         .with_root_certificates(roots);
     let mut config = match &files.client_identity {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain = certificates(certificate)?;
-            let private = PrivateKeyDer::from_pem_file(key)
-                .map_err(|why| format!("cannot read the key in {}: {why}", key.display()))?;
-            builder
-                .with_client_auth_cert(chain, private)
-                .map_err(|why| format!("{}: {why}; is {} its key?", certificate.display(), key.display()))?
+            let private_key = PrivateKeyDer::from_pem_file(key)
+                .map_err(|error| format!("cannot read the key in {}: {error}", key.display()))?;
+            builder.with_client_auth_cert(chain, private_key).map_err(|error| {
+                format!("{}: {error}; is {} its key?", certificate.display(), key.display())
+            })?
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -67,13 +67,13 @@ pub(super) fn client_config(files: &TlsFiles) -> Result<ClientConfig, String> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong =
-        |why: &dyn std::fmt::Display| format!("cannot read certificates in {}: {why}", path.display());
-    let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .map_err(|why| wrong(&why))?
+    let read_error =
+        |error: &dyn std::fmt::Display| format!("cannot read certificates in {}: {error}", path.display());
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(|error| read_error(&error))?
         .collect::<Result<_, _>>()
-        .map_err(|why| wrong(&why))?;
-    if found.is_empty() { Err(wrong(&"there is none")) } else { Ok(found) }
+        .map_err(|error| read_error(&error))?;
+    if certificates.is_empty() { Err(read_error(&"there is none")) } else { Ok(certificates) }
 }
 
 #[cfg(test)]
@@ -82,16 +82,16 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_files_names_the_file() {
-        let folder = std::env::temp_dir().join(format!("plimsoll-etcd-tls-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let empty = folder.join("empty.pem");
+        let directory = std::env::temp_dir().join(format!("plimsoll-etcd-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let empty = directory.join("empty.pem");
         std::fs::write(&empty, "").unwrap();
-        let said = |ca: &Path| {
+        let error_message = |ca: &Path| {
             client_config(&TlsFiles { ca: Some(ca.into()), client_identity: None }).map(drop).unwrap_err()
         };
-        assert!(said(&empty).contains("empty.pem: there is none"), "{}", said(&empty));
-        let missing = folder.join("missing.pem");
-        assert!(said(&missing).contains("missing.pem"), "{}", said(&missing));
-        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(error_message(&empty).contains("empty.pem: there is none"), "{}", error_message(&empty));
+        let missing = directory.join("missing.pem");
+        assert!(error_message(&missing).contains("missing.pem"), "{}", error_message(&missing));
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct FleetNode {
     name: String,
     address: SocketAddr,
     keys: KeyRing,
-    recent: GossipReplayFilter,
+    gossip_replay: GossipReplayFilter,
     gossip: SwimMembership,
     pub(super) fleet: Fleet,
     interval: Duration,
@@ -36,7 +36,7 @@ pub(super) struct FleetNode {
 
 /// The state of another balancer, apart from its observations of members.
 struct PeerRecord {
-    life: u32,
+    incarnation: u32,
     /// The name; empty until the balancer has sent it.
     name: String,
     /// Whether its joining was reported.
@@ -66,14 +66,14 @@ impl FleetNode {
     pub(super) fn new(
         settings: &FleetSettings,
         address: SocketAddr,
-        life: u32,
+        incarnation: u32,
         seed: u64,
         now: Time,
     ) -> Self {
-        let own = peer_id(address);
-        let node = NodeIdentity { member: own as u16, incarnation: life, address };
+        let own_id = peer_id(address);
+        let node = NodeIdentity { member: own_id as u16, incarnation, address };
         let fleet = Fleet::new(fleet::FleetSettings {
-            own_id: own,
+            own_id,
             interval: settings.interval,
             bytes_per_second: settings.bytes_per_second as f64,
             probers: settings.probers,
@@ -83,7 +83,7 @@ impl FleetNode {
             name: settings.name.clone(),
             address,
             keys: settings.keys.clone(),
-            recent: GossipReplayFilter::new(MAX_TRACKED_INCARNATIONS),
+            gossip_replay: GossipReplayFilter::new(MAX_TRACKED_INCARNATIONS),
             gossip: SwimMembership::new(node, mix(seed), now),
             fleet,
             interval: settings.interval,
@@ -98,51 +98,54 @@ impl FleetNode {
 
     /// Returns the handoff state for the next process.
     pub(super) fn handoff_state(&self, now: Time) -> FleetHandoff {
-        let there = self.peers.iter().filter(|(_, known)| known.lost_at.is_none() && known.is_join_reported);
+        let joined_peers =
+            self.peers.iter().filter(|(_, peer)| peer.lost_at.is_none() && peer.is_join_reported);
         FleetHandoff {
             life: self.gossip.incarnation(),
             seqs: (self.seq, self.gossip.sequence()),
-            others: there.map(|(address, known)| (*address, known.life, known.name.clone())).collect(),
+            others: joined_peers
+                .map(|(address, peer)| (*address, peer.incarnation, peer.name.clone()))
+                .collect(),
             lost: self.lost_peers(now),
         }
     }
 
     /// Returns the lost balancers that keep their share of limits.
     fn lost_peers(&self, now: Time) -> Vec<LostPeer> {
-        let known: BTreeMap<u64, (&SocketAddr, &PeerRecord)> =
-            self.peers.iter().map(|one| (peer_id(*one.0), one)).collect();
-        let lost = self.fleet.lost_peers().filter_map(|(id, since, groups)| {
-            let (address, known) = known.get(&id)?;
-            let age_ms = u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
-            Some(LostPeer { other: (**address, known.life, known.name.clone()), age_ms, groups })
+        let peers_by_id: BTreeMap<u64, (&SocketAddr, &PeerRecord)> =
+            self.peers.iter().map(|entry| (peer_id(*entry.0), entry)).collect();
+        let lost = self.fleet.lost_peers().filter_map(|(id, lost_at, groups)| {
+            let (address, peer) = peers_by_id.get(&id)?;
+            let age_ms = u64::try_from(now.since(lost_at).as_millis()).unwrap_or(u64::MAX);
+            Some(LostPeer { other: (**address, peer.incarnation, peer.name.clone()), age_ms, groups })
         });
         lost.collect()
     }
 
     /// Continues as the balancer of a previous process: known balancers are not reported as joining.
-    pub(super) fn restore(&mut self, past: FleetHandoff, now: Time) {
-        self.seq = past.seqs.0;
-        self.gossip.resume_sequence(past.seqs.1);
-        for (address, life, name) in past.others {
-            let known = PeerRecord {
+    pub(super) fn restore(&mut self, handoff: FleetHandoff, now: Time) {
+        self.seq = handoff.seqs.0;
+        self.gossip.resume_sequence(handoff.seqs.1);
+        for (address, incarnation, name) in handoff.others {
+            let peer = PeerRecord {
                 name,
                 is_join_reported: true,
                 expected_by: Some(now + REJOIN_TIMEOUT),
-                ..PeerRecord::new(life, now)
+                ..PeerRecord::new(incarnation, now)
             };
-            self.peers.insert(address, known);
+            self.peers.insert(address, peer);
             self.fleet.peer_joined(peer_id(address), now);
         }
-        for LostPeer { other: (address, life, name), age_ms, groups } in past.lost {
-            let since = now - Duration::from_millis(age_ms);
-            let known = PeerRecord {
+        for LostPeer { other: (address, incarnation, name), age_ms, groups } in handoff.lost {
+            let lost_at = now - Duration::from_millis(age_ms);
+            let peer = PeerRecord {
                 name,
                 is_join_reported: true,
-                lost_at: Some(since),
-                ..PeerRecord::new(life, now)
+                lost_at: Some(lost_at),
+                ..PeerRecord::new(incarnation, now)
             };
-            self.peers.entry(address).or_insert(known);
-            self.fleet.restore_lost_peer(peer_id(address), since, groups.into_iter(), now);
+            self.peers.entry(address).or_insert(peer);
+            self.fleet.restore_lost_peer(peer_id(address), lost_at, groups.into_iter(), now);
         }
     }
 
@@ -164,35 +167,35 @@ impl FleetNode {
             self.counts.rejected += 1;
             return;
         };
-        let FleetDatagram { from, incarnation: life, seq, payload: says } = datagram;
-        let kind: u64 = match says {
+        let FleetDatagram { from, incarnation, seq, payload } = datagram;
+        let kind: u64 = match payload {
             FleetPayload::Membership(_) => 1,
             FleetPayload::Report { .. } | FleetPayload::Leave => 2,
         };
-        let speaker = mix(peer_id(from) ^ mix(u64::from(life) << 8 | kind));
-        if from == self.address || self.recent.check(speaker, seq) != ReplayVerdict::Fresh {
+        let sender_id = mix(peer_id(from) ^ mix(u64::from(incarnation) << 8 | kind));
+        if from == self.address || self.gossip_replay.check(sender_id, seq) != ReplayVerdict::Fresh {
             self.counts.rejected += u64::from(from != self.address);
             return;
         }
-        match says {
-            FleetPayload::Membership(said) => self.gossip.receive(now, &said),
+        match payload {
+            FleetPayload::Membership(message) => self.gossip.receive(now, &message),
             FleetPayload::Report { name, report } => {
                 // Membership decides which balancers exist: reports of an unknown one are dropped until it
                 // appears there.
-                let Some(known) = self.peers.get_mut(&from) else { return };
-                if known.life != life || known.lost_at.is_some() {
+                let Some(peer) = self.peers.get_mut(&from) else { return };
+                if peer.incarnation != incarnation || peer.lost_at.is_some() {
                     return;
                 }
-                if known.name != name {
-                    known.name = name;
+                if peer.name != name {
+                    peer.name = name;
                 }
-                if !std::mem::replace(&mut known.is_join_reported, true) {
+                if !std::mem::replace(&mut peer.is_join_reported, true) {
                     self.record_change(from, PeerTransition::Joined);
                 }
                 self.fleet.receive_report(peer_id(from), seq, &report, now);
             }
             FleetPayload::Leave => {
-                if self.peers.get(&from).is_some_and(|known| known.life == life) {
+                if self.peers.get(&from).is_some_and(|peer| peer.incarnation == incarnation) {
                     self.record_change(from, PeerTransition::Left);
                     self.peers.remove(&from);
                     self.fleet.peer_left(peer_id(from), true, now);
@@ -206,7 +209,7 @@ impl FleetNode {
         let (group, member) = (&notice.group, &notice.member);
         match notice.action {
             MemberAction::HealthChecked(passed) => self.fleet.record_check(group, member, passed, now),
-            MemberAction::Ejected(lasts) => self.fleet.record_ejection(group, member, lasts, now),
+            MemberAction::Ejected(duration) => self.fleet.record_ejection(group, member, duration, now),
             MemberAction::LoadReported(load) => self.fleet.record_load(group, member, load),
         }
     }
@@ -222,30 +225,30 @@ impl FleetNode {
         }
         if self.gossip.next_due() <= now {
             // Lost balancers may have returned.
-            let known = seeds.iter().copied().chain(self.peers.keys().copied());
-            self.gossip.run_due(now, known.collect::<Vec<_>>().into_iter());
+            let addresses = seeds.iter().copied().chain(self.peers.keys().copied());
+            self.gossip.run_due(now, addresses.collect::<Vec<_>>().into_iter());
         }
-        while let Some(news) = self.gossip.poll_event() {
-            self.apply_membership(news, now);
+        while let Some(event) = self.gossip.poll_event() {
+            self.apply_membership(event, now);
         }
-        let tends = now >= self.next_maintenance;
-        if tends {
+        let maintenance_due = now >= self.next_maintenance;
+        if maintenance_due {
             self.next_maintenance = now + MAINTENANCE_INTERVAL;
             self.fleet.age_reports(now);
             self.detect_silence(now);
         }
         if now >= self.next_round {
             // Without others there are no reports to send, but the averages must be right when one joins.
-            let others = self.peers.values().any(|known| known.lost_at.is_none());
+            let has_peers = self.peers.values().any(|peer| peer.lost_at.is_none());
             self.next_round =
-                now + if others { self.interval } else { self.interval.max(MAINTENANCE_INTERVAL) };
+                now + if has_peers { self.interval } else { self.interval.max(MAINTENANCE_INTERVAL) };
             self.send_reports(now, out);
         }
         while let Some((to, datagram)) = self.gossip.poll_transmit() {
-            let (life, seq) = (datagram.incarnation, datagram.seq);
-            self.queue_datagram(&[to], life, seq, FleetPayload::Membership(datagram.payload), out);
+            let (incarnation, seq) = (datagram.incarnation, datagram.seq);
+            self.queue_datagram(&[to], incarnation, seq, FleetPayload::Membership(datagram.payload), out);
         }
-        tends
+        maintenance_due
     }
 
     /// Returns the time at which work is next due.
@@ -255,13 +258,13 @@ impl FleetNode {
 
     /// Sends a farewell.
     pub(super) fn leave(&mut self, now: Time, out: &mut SendQueue) {
-        let life = self.gossip.incarnation();
+        let incarnation = self.gossip.incarnation();
         // A datagram may be lost, three hardly ever are. They precede the membership's notice, after which
         // the balancer would be lost.
         for _ in 0..3 {
             self.seq = self.seq.wrapping_add(1);
-            let to = self.peer_addresses();
-            self.queue_datagram(&to, life, self.seq, FleetPayload::Leave, out);
+            let recipients = self.peer_addresses();
+            self.queue_datagram(&recipients, incarnation, self.seq, FleetPayload::Leave, out);
         }
         self.gossip.leave(now);
         while let Some((to, datagram)) = self.gossip.poll_transmit() {
@@ -277,9 +280,9 @@ impl FleetNode {
     }
 
     /// Returns the next news about members, with the name of the balancer that reported it.
-    pub(super) fn poll_news(&mut self) -> Option<(FleetUpdate, String)> {
-        let news = self.fleet.poll_update()?;
-        let by = match news.kind {
+    pub(super) fn poll_update(&mut self) -> Option<(FleetUpdate, String)> {
+        let update = self.fleet.poll_update()?;
+        let reporter = match update.kind {
             FleetUpdateKind::HealthChecked { by, .. } | FleetUpdateKind::Ejected { by, .. } => {
                 self.peer_name(by)
             }
@@ -287,7 +290,7 @@ impl FleetNode {
             | FleetUpdateKind::LoadReceived { .. }
             | FleetUpdateKind::LimitRaised => String::new(),
         };
-        Some((news, by))
+        Some((update, reporter))
     }
 
     /// Returns the changes of other balancers' states.
@@ -297,26 +300,27 @@ impl FleetNode {
 
     /// Returns the status of the fleet.
     pub(super) fn status(&self, now: Time) -> FleetStatus {
-        let heard: BTreeMap<u64, fleet::PeerStats> =
-            self.fleet.peer_stats(now).map(|one| (one.id, one)).collect();
-        let balancer = |(address, known): (&SocketAddr, &PeerRecord)| {
-            let heard = heard.get(&peer_id(*address));
-            let ((came, missed), (had, had_not)) =
-                (heard.map_or((0, 0), |one| (one.received, one.missed)), known.earlier_counts[0]);
-            let (came_since, missed_since) = (came.saturating_sub(had), missed.saturating_sub(had_not));
-            let state = match known {
+        let stats_by_id: BTreeMap<u64, fleet::PeerStats> =
+            self.fleet.peer_stats(now).map(|stats| (stats.id, stats)).collect();
+        let balancer = |(address, peer): (&SocketAddr, &PeerRecord)| {
+            let stats = stats_by_id.get(&peer_id(*address));
+            let ((received, missed), (earlier_received, earlier_missed)) =
+                (stats.map_or((0, 0), |stats| (stats.received, stats.missed)), peer.earlier_counts[0]);
+            let (received_since, missed_since) =
+                (received.saturating_sub(earlier_received), missed.saturating_sub(earlier_missed));
+            let state = match peer {
                 PeerRecord { lost_at: Some(_), .. } => "lost",
                 PeerRecord { is_silent: true, .. } => "silent",
                 _ => "up",
             };
             BalancerStatus {
-                name: known.name.clone(),
+                name: peer.name.clone(),
                 address: address.to_string(),
                 state: state.to_owned(),
-                age_seconds: heard.map_or(0.0, |one| one.age.as_secs_f64()),
-                reports: came,
-                loss: missed_since as f64 / (came_since + missed_since).max(1) as f64,
-                groups: heard.map_or(0, |one| one.groups),
+                age_seconds: stats.map_or(0.0, |stats| stats.age.as_secs_f64()),
+                reports: received,
+                loss: missed_since as f64 / (received_since + missed_since).max(1) as f64,
+                groups: stats.map_or(0, |stats| stats.groups),
             }
         };
         let mut balancers: Vec<BalancerStatus> = self.peers.iter().map(balancer).collect();
@@ -336,25 +340,25 @@ impl FleetNode {
         }
     }
 
-    fn apply_membership(&mut self, news: Member, now: Time) {
-        match news {
+    fn apply_membership(&mut self, event: Member, now: Time) {
+        match event {
             Member::Up(node) => {
-                let known =
+                let peer =
                     self.peers.entry(node.address).or_insert_with(|| PeerRecord::new(node.incarnation, now));
-                known.expected_by = None;
-                if known.life != node.incarnation || known.lost_at.is_some() {
-                    *known = PeerRecord {
-                        name: std::mem::take(&mut known.name),
+                peer.expected_by = None;
+                if peer.incarnation != node.incarnation || peer.lost_at.is_some() {
+                    *peer = PeerRecord {
+                        name: std::mem::take(&mut peer.name),
                         ..PeerRecord::new(node.incarnation, now)
                     };
                 }
                 self.fleet.peer_joined(peer_id(node.address), now);
             }
             Member::Down(node) => {
-                let Some(known) = self.peers.get_mut(&node.address) else { return };
-                if known.life == node.incarnation && known.lost_at.is_none() {
-                    known.lost_at = Some(now);
-                    if known.is_join_reported {
+                let Some(peer) = self.peers.get_mut(&node.address) else { return };
+                if peer.incarnation == node.incarnation && peer.lost_at.is_none() {
+                    peer.lost_at = Some(now);
+                    if peer.is_join_reported {
                         self.record_change(node.address, PeerTransition::Lost);
                     }
                     self.fleet.peer_left(peer_id(node.address), false, now);
@@ -367,46 +371,47 @@ impl FleetNode {
 
     /// Detects balancers that are silent, and those that are gone for good.
     fn detect_silence(&mut self, now: Time) {
-        let missing =
-            |(_, known): &(&SocketAddr, &mut PeerRecord)| known.expected_by.is_some_and(|by| by <= now);
-        let missing: Vec<SocketAddr> = self
+        let is_overdue = |(_, peer): &(&SocketAddr, &mut PeerRecord)| {
+            peer.expected_by.is_some_and(|deadline| deadline <= now)
+        };
+        let overdue: Vec<SocketAddr> = self
             .peers
             .iter_mut()
-            .filter(missing)
-            .map(|(address, known)| {
-                (known.expected_by, known.lost_at) = (None, Some(now));
+            .filter(is_overdue)
+            .map(|(address, peer)| {
+                (peer.expected_by, peer.lost_at) = (None, Some(now));
                 *address
             })
             .collect();
-        for address in missing {
+        for address in overdue {
             self.record_change(address, PeerTransition::Lost);
             self.fleet.peer_left(peer_id(address), false, now);
         }
-        let heard: Vec<(u64, fleet::PeerStats)> =
-            self.fleet.peer_stats(now).map(|one| (one.id, one)).collect();
+        let peer_stats: Vec<(u64, fleet::PeerStats)> =
+            self.fleet.peer_stats(now).map(|stats| (stats.id, stats)).collect();
         let mut changed = Vec::new();
-        for (address, known) in &mut self.peers {
+        for (address, peer) in &mut self.peers {
             let id = peer_id(*address);
-            let Some((_, one)) = heard.iter().find(|(of, _)| *of == id) else { continue };
-            if now.since(known.counts_marked_at) >= LOSS_RATE_PERIOD {
-                known.counts_marked_at = now;
-                known.earlier_counts = [known.earlier_counts[1], (one.received, one.missed)];
+            let Some((_, stats)) = peer_stats.iter().find(|(stats_id, _)| *stats_id == id) else { continue };
+            if now.since(peer.counts_marked_at) >= LOSS_RATE_PERIOD {
+                peer.counts_marked_at = now;
+                peer.earlier_counts = [peer.earlier_counts[1], (stats.received, stats.missed)];
             }
-            let silent = known.lost_at.is_none() && one.age >= SILENCE_LIMIT;
-            if known.is_join_reported && known.lost_at.is_none() && silent != known.is_silent {
+            let is_silent = peer.lost_at.is_none() && stats.age >= SILENCE_LIMIT;
+            if peer.is_join_reported && peer.lost_at.is_none() && is_silent != peer.is_silent {
                 changed.push((
                     *address,
-                    if silent { PeerTransition::Silent } else { PeerTransition::ReportsResumed },
+                    if is_silent { PeerTransition::Silent } else { PeerTransition::ReportsResumed },
                 ));
             }
-            known.is_silent = silent;
+            peer.is_silent = is_silent;
         }
-        for (address, what) in changed {
-            self.record_change(address, what);
+        for (address, transition) in changed {
+            self.record_change(address, transition);
         }
         // The state of a lost balancer is dropped, and its address is no longer tried.
-        self.peers.retain(|address, known| {
-            known.lost_at.is_none() || heard.iter().any(|(of, _)| *of == peer_id(*address))
+        self.peers.retain(|address, peer| {
+            peer.lost_at.is_none() || peer_stats.iter().any(|(stats_id, _)| *stats_id == peer_id(*address))
         });
     }
 
@@ -415,54 +420,54 @@ impl FleetNode {
         if reports.is_empty() {
             return;
         }
-        let (to, life) = (self.peer_addresses(), self.gossip.incarnation());
+        let (recipients, incarnation) = (self.peer_addresses(), self.gossip.incarnation());
         for report in reports {
             self.seq = self.seq.wrapping_add(1);
-            let says = FleetPayload::Report { name: self.name.clone(), report };
-            self.queue_datagram(&to, life, self.seq, says, out);
+            let payload = FleetPayload::Report { name: self.name.clone(), report };
+            self.queue_datagram(&recipients, incarnation, self.seq, payload, out);
         }
     }
 
     fn queue_datagram(
         &mut self,
-        to: &[SocketAddr],
-        life: u32,
+        recipients: &[SocketAddr],
+        incarnation: u32,
         seq: u32,
-        says: FleetPayload,
+        payload: FleetPayload,
         out: &mut SendQueue,
     ) {
         let start = out.bytes().len();
-        let datagram = FleetDatagram { from: self.address, incarnation: life, seq, payload: says };
+        let datagram = FleetDatagram { from: self.address, incarnation, seq, payload };
         if datagram.encode(&self.keys, out.bytes()).is_err() {
             self.counts.unsent += 1;
             return;
         }
-        self.counts.sent_bytes += (out.bytes().len() - start) as u64 * to.len() as u64;
-        for address in to {
+        self.counts.sent_bytes += (out.bytes().len() - start) as u64 * recipients.len() as u64;
+        for address in recipients {
             out.queue(start, *address);
         }
     }
 
     fn peer_addresses(&self) -> Vec<SocketAddr> {
-        self.peers.iter().filter(|(_, known)| known.lost_at.is_none()).map(|(address, _)| *address).collect()
+        self.peers.iter().filter(|(_, peer)| peer.lost_at.is_none()).map(|(address, _)| *address).collect()
     }
 
     fn peer_name(&self, id: u64) -> String {
-        let known = self.peers.iter().find(|(address, _)| peer_id(**address) == id);
-        known.map(|(address, known)| known.display_name(*address)).unwrap_or_default()
+        let peer = self.peers.iter().find(|(address, _)| peer_id(**address) == id);
+        peer.map(|(address, peer)| peer.display_name(*address)).unwrap_or_default()
     }
 
-    fn record_change(&mut self, address: SocketAddr, what: PeerTransition) {
-        if let Some(known) = self.peers.get(&address) {
-            self.changes.push(PeerChange { name: known.display_name(address), address, transition: what });
+    fn record_change(&mut self, address: SocketAddr, transition: PeerTransition) {
+        if let Some(peer) = self.peers.get(&address) {
+            self.changes.push(PeerChange { name: peer.display_name(address), address, transition });
         }
     }
 }
 
 impl PeerRecord {
-    fn new(life: u32, now: Time) -> Self {
+    fn new(incarnation: u32, now: Time) -> Self {
         Self {
-            life,
+            incarnation,
             name: String::new(),
             is_join_reported: false,
             is_silent: false,

@@ -17,22 +17,26 @@ const MAX_ADDRESSES: usize = 64;
 /// Resolves the seeds forever; the family of `own` selects the usable addresses.
 pub(super) async fn resolve_seeds(
     seeds: Vec<(String, u16)>,
-    own: SocketAddr,
-    found: watch::Sender<Vec<SocketAddr>>,
+    own_address: SocketAddr,
+    address_sender: watch::Sender<Vec<SocketAddr>>,
 ) {
-    let names = seeds.iter().any(|(host, _)| host.parse::<std::net::IpAddr>().is_err());
+    let has_names = seeds.iter().any(|(host, _)| host.parse::<std::net::IpAddr>().is_err());
     loop {
-        let mut all = Vec::new();
+        let mut addresses = Vec::new();
         for (host, port) in &seeds {
             // A failed lookup may succeed later; the other seeds may suffice.
-            if let Ok(Ok(some)) = timeout(LOOKUP_TIMEOUT, lookup_host((host.as_str(), *port))).await {
-                all.extend(some.filter(|address| address.is_ipv4() == own.is_ipv4() && *address != own));
+            if let Ok(Ok(resolved)) = timeout(LOOKUP_TIMEOUT, lookup_host((host.as_str(), *port))).await {
+                addresses.extend(
+                    resolved.filter(|address| {
+                        address.is_ipv4() == own_address.is_ipv4() && *address != own_address
+                    }),
+                );
             }
         }
-        all.sort_unstable();
-        all.dedup();
-        all.truncate(MAX_ADDRESSES);
-        if found.send(all).is_err() || !names {
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses.truncate(MAX_ADDRESSES);
+        if address_sender.send(addresses).is_err() || !has_names {
             return;
         }
         sleep(LOOKUP_INTERVAL).await;

@@ -19,8 +19,8 @@ pub(super) struct CheckResults(Arc<Mutex<HashMap<u32, HealthStatus>>>);
 impl CheckResults {
     /// Returns the state of a service.
     fn health_of(&self, service: u32) -> HealthStatus {
-        let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        found.get(&service).cloned().unwrap_or_else(HealthStatus::unchecked)
+        let results = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        results.get(&service).cloned().unwrap_or_else(HealthStatus::unchecked)
     }
 
     fn store(&self, service: u32, health: &HealthStatus) {
@@ -28,11 +28,12 @@ impl CheckResults {
     }
 
     /// Drops the results of changed checks; `services` are the new settings, `before` the previous ones.
-    pub(super) fn turn(&self, services: &[LotteryService], before: &[LotteryService]) {
+    pub(super) fn turn(&self, services: &[LotteryService], previous: &[LotteryService]) {
         let same = |id: u32| {
-            let find =
-                |all: &[LotteryService]| all.iter().find(|service| service.id == id).map(check_fingerprint);
-            find(services).is_some_and(|now| find(before).is_some_and(|then| then == now))
+            let fingerprint =
+                |list: &[LotteryService]| list.iter().find(|service| service.id == id).map(check_fingerprint);
+            fingerprint(services)
+                .is_some_and(|current| fingerprint(previous).is_some_and(|earlier| earlier == current))
         };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| same(*id));
     }
@@ -46,26 +47,26 @@ fn check_fingerprint(service: &LotteryService) -> String {
 /// Checks a server while its daemon runs.
 pub(super) async fn watch(
     service: LotteryService,
-    found: CheckResults,
-    orders: Option<mpsc::Sender<DaemonCommand>>,
+    results: CheckResults,
+    commands: Option<mpsc::Sender<DaemonCommand>>,
 ) {
-    let (Some(check), Some(orders)) = (&service.check, orders) else { return };
-    let mut health = found.health_of(service.id);
+    let (Some(check), Some(commands)) = (&service.check, commands) else { return };
+    let mut health = results.health_of(service.id);
     loop {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let outcome = check.by.check(service.server).await;
-        let turned = health.record(outcome.as_ref().copied().map_err(String::as_str), &check.spec);
-        found.store(service.id, &health);
+        let transition = health.record(outcome.as_ref().copied().map_err(String::as_str), &check.spec);
+        results.store(service.id, &health);
         let ready = health.verdict == HealthVerdict::Up;
-        if turned.is_some() {
+        if transition.is_some() {
             let state = if ready { "up" } else { "down" };
             tracing::info!("service {}: server {} is {state}: {}", service.name, service.server, health.why);
         }
         // Sent even if nothing changed: it costs nothing.
-        if orders.send(DaemonCommand::Ready { service: service.id, ready }).await.is_err() {
+        if commands.send(DaemonCommand::Ready { service: service.id, ready }).await.is_err() {
             return;
         }
-        sleep_until(begun + check.interval.mul_f64(0.9 + 0.2 * random_unit())).await;
+        sleep_until(started_at + check.interval.mul_f64(0.9 + 0.2 * random_unit())).await;
     }
 }
 
@@ -88,8 +89,8 @@ mod tests {
             &self,
             _: std::net::SocketAddr,
         ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
-            let passes = self.0.load(Ordering::Relaxed);
-            Box::pin(async move { if passes { Ok(()) } else { Err("refused".into()) } })
+            let is_passing = self.0.load(Ordering::Relaxed);
+            Box::pin(async move { if is_passing { Ok(()) } else { Err("refused".into()) } })
         }
     }
 

@@ -48,19 +48,25 @@ impl DuplicateDetector {
     pub(super) fn check(
         &mut self,
         now: Time,
-        own: NodeIdentity,
+        own_identity: NodeIdentity,
         others: impl Iterator<Item = NodeIdentity>,
     ) -> DuplicateVerdict {
-        let mut same = others.filter(|node| node.member == own.member && node.address != own.address);
-        let Some(node) = same.next() else {
-            let gone = self.other.take().filter(|_| std::mem::take(&mut self.is_logged));
-            let later = gone.filter(|(gone, _)| gone.incarnation >= own.incarnation);
-            return DuplicateVerdict { by: None, renew_after: later.map(|(gone, _)| gone.incarnation) };
+        let mut duplicates =
+            others.filter(|node| node.member == own_identity.member && node.address != own_identity.address);
+        let Some(node) = duplicates.next() else {
+            let previous = self.other.take().filter(|_| std::mem::take(&mut self.is_logged));
+            let is_stale = previous.filter(|(previous, _)| previous.incarnation >= own_identity.incarnation);
+            return DuplicateVerdict {
+                by: None,
+                renew_after: is_stale.map(|(previous, _)| previous.incarnation),
+            };
         };
-        let since =
-            self.other.filter(|(before, _)| before.address == node.address).map_or(now, |(_, since)| since);
-        self.other = Some((node, since));
-        if now.since(since) < MOVE_TOLERANCE {
+        let duplicate_since = self
+            .other
+            .filter(|(before, _)| before.address == node.address)
+            .map_or(now, |(_, duplicate_since)| duplicate_since);
+        self.other = Some((node, duplicate_since));
+        if now.since(duplicate_since) < MOVE_TOLERANCE {
             return DuplicateVerdict::default();
         }
         if !self.is_logged {
@@ -68,21 +74,23 @@ impl DuplicateDetector {
             tracing::error!(
                 "another daemon at {} is member {}, too: give each a number of its own",
                 node.address,
-                own.member
+                own_identity.member
             );
         }
-        let later = (own.incarnation, own.address) > (node.incarnation, node.address);
-        DuplicateVerdict { by: later.then_some(node.address), renew_after: None }
+        let is_later = (own_identity.incarnation, own_identity.address) > (node.incarnation, node.address);
+        DuplicateVerdict { by: is_later.then_some(node.address), renew_after: None }
     }
 
     /// Notes an outdated report of another member from an address other than that of its newest one.
-    pub(super) fn record_stray(&mut self, member: u16, home: SocketAddr, from: SocketAddr) {
-        let (count, said) = self.strays.entry(member).or_default();
+    pub(super) fn record_stray(&mut self, member: u16, known_address: SocketAddr, from: SocketAddr) {
+        let (count, last_logged_at) = self.strays.entry(member).or_default();
         *count = count.saturating_add(1);
-        if *count >= STRAYS_BEFORE_LOG && said.is_none_or(|said| said.elapsed() >= LOG_INTERVAL) {
-            (*count, *said) = (0, Some(std::time::Instant::now()));
+        if *count >= STRAYS_BEFORE_LOG
+            && last_logged_at.is_none_or(|logged_at| logged_at.elapsed() >= LOG_INTERVAL)
+        {
+            (*count, *last_logged_at) = (0, Some(std::time::Instant::now()));
             tracing::warn!(
-                "member {member} is at {home} and at {from}: there are two daemons of that number, or \
+                "member {member} is at {known_address} and at {from}: there are two daemons of that number, or \
                  somebody sends again \
                  what was recorded"
             );
@@ -94,8 +102,8 @@ impl DuplicateDetector {
 mod tests {
     use super::*;
 
-    fn node(life: u32, port: u16) -> NodeIdentity {
-        NodeIdentity { member: 3, incarnation: life, address: ([127, 0, 0, 1], port).into() }
+    fn node(incarnation: u32, port: u16) -> NodeIdentity {
+        NodeIdentity { member: 3, incarnation, address: ([127, 0, 0, 1], port).into() }
     }
 
     fn second(second: u64) -> Time {
@@ -106,36 +114,49 @@ mod tests {
     fn the_later_one_ends_and_the_earlier_one_begins_anew() {
         let (early, late) = (node(7, 1), node(9, 2));
         let other = NodeIdentity { member: 4, ..node(9, 3) };
-        let mut twin = DuplicateDetector::default();
-        for at in 0..5 {
+        let mut detector = DuplicateDetector::default();
+        for seconds in 0..5 {
             assert_eq!(
-                twin.check(second(at), late, [other, early].into_iter()),
+                detector.check(second(seconds), late, [other, early].into_iter()),
                 DuplicateVerdict::default(),
                 "it may have moved"
             );
         }
-        assert_eq!(twin.check(second(5), late, [early].into_iter()).by, Some(early.address));
-        let mut twin = DuplicateDetector::default();
-        for at in 0..9 {
-            assert_eq!(twin.check(second(at), early, [late].into_iter()), DuplicateVerdict::default());
+        assert_eq!(detector.check(second(5), late, [early].into_iter()).by, Some(early.address));
+        let mut detector = DuplicateDetector::default();
+        for seconds in 0..9 {
+            assert_eq!(
+                detector.check(second(seconds), early, [late].into_iter()),
+                DuplicateVerdict::default()
+            );
         }
-        assert_eq!(twin.check(second(9), early, [other].into_iter()).renew_after, Some(9));
-        assert_eq!(twin.check(second(10), early, [other].into_iter()), DuplicateVerdict::default(), "once");
+        assert_eq!(detector.check(second(9), early, [other].into_iter()).renew_after, Some(9));
+        assert_eq!(
+            detector.check(second(10), early, [other].into_iter()),
+            DuplicateVerdict::default(),
+            "once"
+        );
         // The order is defined even for two that started in the same second.
-        let (one, two) = (node(7, 1), node(7, 2));
-        let by = |own, other: NodeIdentity| {
-            let mut twin = DuplicateDetector::default();
-            twin.check(second(0), own, [other].into_iter());
-            twin.check(second(5), own, [other].into_iter()).by
+        let (lower, higher) = (node(7, 1), node(7, 2));
+        let duplicate_of = |own_identity, other: NodeIdentity| {
+            let mut detector = DuplicateDetector::default();
+            detector.check(second(0), own_identity, [other].into_iter());
+            detector.check(second(5), own_identity, [other].into_iter()).by
         };
-        assert_eq!((by(one, two), by(two, one)), (None, Some(one.address)));
+        assert_eq!((duplicate_of(lower, higher), duplicate_of(higher, lower)), (None, Some(lower.address)));
     }
 
     #[test]
     fn one_that_moved_is_no_other() {
-        let mut twin = DuplicateDetector::default();
-        assert_eq!(twin.check(second(0), node(9, 2), [node(7, 1)].into_iter()), DuplicateVerdict::default());
-        assert_eq!(twin.check(second(2), node(9, 2), std::iter::empty()), DuplicateVerdict::default());
-        assert_eq!(twin.check(second(60), node(9, 2), [node(8, 1)].into_iter()), DuplicateVerdict::default());
+        let mut detector = DuplicateDetector::default();
+        assert_eq!(
+            detector.check(second(0), node(9, 2), [node(7, 1)].into_iter()),
+            DuplicateVerdict::default()
+        );
+        assert_eq!(detector.check(second(2), node(9, 2), std::iter::empty()), DuplicateVerdict::default());
+        assert_eq!(
+            detector.check(second(60), node(9, 2), [node(8, 1)].into_iter()),
+            DuplicateVerdict::default()
+        );
     }
 }

@@ -59,13 +59,13 @@ impl Identity for NodeIdentity {
 
 /// Returns a number for the incarnation of the sender. It depends on member, incarnation and address, so two
 /// daemons with one number that began in the same second have different ones.
-pub(crate) fn sender_incarnation(said: &[u8]) -> u64 {
-    plimsoll_brain::hash(codec::sender_bytes(said))
+pub(crate) fn sender_incarnation(payload: &[u8]) -> u64 {
+    plimsoll_brain::hash(codec::sender_bytes(payload))
 }
 
 /// Returns the subject of a gossip datagram; `None` if it is malformed.
-pub(crate) fn subject(said: &[u8]) -> Option<DatagramSubject> {
-    codec::subject(said)
+pub(crate) fn subject(payload: &[u8]) -> Option<DatagramSubject> {
+    codec::subject(payload)
 }
 
 /// A membership event.
@@ -105,8 +105,8 @@ const SUSPENSION_DELAY: Duration = Duration::from_millis(100);
 
 impl SwimMembership {
     /// Creates the membership of a daemon that is still alone.
-    pub(crate) fn new(own: NodeIdentity, seed: u64, now: Time) -> Self {
-        let foca = Foca::new(own, foca_config(), SmallRng::seed_from_u64(seed), GossipCodec);
+    pub(crate) fn new(identity: NodeIdentity, seed: u64, now: Time) -> Self {
+        let foca = Foca::new(identity, foca_config(), SmallRng::seed_from_u64(seed), GossipCodec);
         let runtime = FocaRuntime { now, ..FocaRuntime::default() };
         Self { foca, runtime, next_join_at: now, next_join_index: 0, has_left: false }
     }
@@ -122,16 +122,16 @@ impl SwimMembership {
     }
 
     /// Processes gossip of another daemon; malformed gossip is ignored.
-    pub(crate) fn receive(&mut self, now: Time, said: &[u8]) {
+    pub(crate) fn receive(&mut self, now: Time, payload: &[u8]) {
         self.runtime.now = now;
         if !self.has_left {
             // The gossip is useless, or comes from a daemon with this daemon's address.
-            let _ = self.foca.handle_data(said, &mut self.runtime);
+            let _ = self.foca.handle_data(payload, &mut self.runtime);
         }
     }
 
     /// Performs the work that is due; `known` are possible addresses of daemons.
-    pub(crate) fn run_due(&mut self, now: Time, known: impl Iterator<Item = SocketAddr>) {
+    pub(crate) fn run_due(&mut self, now: Time, known_addresses: impl Iterator<Item = SocketAddr>) {
         self.runtime.postpone_timers(now);
         if self.runtime.seq >= MAX_SEQUENCE {
             self.renew_after(now, self.incarnation());
@@ -143,7 +143,7 @@ impl SwimMembership {
         }
         if now >= self.next_join_at && !self.has_left {
             self.next_join_at = now + JOIN_INTERVAL;
-            self.send_joins(known);
+            self.send_joins(known_addresses);
         }
     }
 
@@ -155,10 +155,10 @@ impl SwimMembership {
 
     /// Returns the next datagram and its destination.
     pub(crate) fn poll_transmit(&mut self) -> Option<(SocketAddr, Datagram)> {
-        let (to, said) = self.runtime.datagrams.pop_front()?;
-        let NodeIdentity { member, incarnation: life, .. } = *self.foca.identity();
+        let (to, payload) = self.runtime.datagrams.pop_front()?;
+        let NodeIdentity { member, incarnation, .. } = *self.foca.identity();
         self.runtime.seq = self.runtime.seq.saturating_add(1);
-        Some((to, Datagram { member, incarnation: life, seq: self.runtime.seq, payload: said }))
+        Some((to, Datagram { member, incarnation, seq: self.runtime.seq, payload }))
     }
 
     /// Returns the next membership event.
@@ -177,15 +177,15 @@ impl SwimMembership {
     }
 
     /// Begins an incarnation later than `life`, unless this one already is.
-    pub(crate) fn renew_after(&mut self, now: Time, life: u32) {
+    pub(crate) fn renew_after(&mut self, now: Time, incarnation: u32) {
         self.runtime.now = now;
-        let own = *self.foca.identity();
-        if own.incarnation <= life
-            && let Some(life) = life.checked_add(1)
-            && self.foca.change_identity(NodeIdentity { incarnation: life, ..own }, &mut self.runtime).is_ok()
+        let identity = *self.foca.identity();
+        if identity.incarnation <= incarnation
+            && let Some(incarnation) = incarnation.checked_add(1)
+            && self.foca.change_identity(NodeIdentity { incarnation, ..identity }, &mut self.runtime).is_ok()
         {
             self.runtime.has_joined = false;
-            self.runtime.events.push_back(MembershipEvent::Renewed(life));
+            self.runtime.events.push_back(MembershipEvent::Renewed(incarnation));
         }
     }
 
@@ -200,19 +200,20 @@ impl SwimMembership {
     }
 
     /// Sends join requests to unseen daemons, or to all of them before any has accepted one.
-    fn send_joins(&mut self, known: impl Iterator<Item = SocketAddr>) {
-        let own = self.foca.identity().address;
-        let seen: Vec<SocketAddr> = self.others().map(|node| node.address).collect();
-        let missing =
-            |address: &SocketAddr| *address != own && !(self.runtime.has_joined && seen.contains(address));
-        let mut missing: Vec<SocketAddr> = known.filter(missing).collect();
+    fn send_joins(&mut self, known_addresses: impl Iterator<Item = SocketAddr>) {
+        let own_address = self.foca.identity().address;
+        let alive_addresses: Vec<SocketAddr> = self.others().map(|node| node.address).collect();
+        let is_missing = |address: &SocketAddr| {
+            *address != own_address && !(self.runtime.has_joined && alive_addresses.contains(address))
+        };
+        let mut missing: Vec<SocketAddr> = known_addresses.filter(is_missing).collect();
         missing.sort_unstable();
         missing.dedup();
         if missing.is_empty() {
             return;
         }
-        let turn = self.next_join_index % missing.len();
-        missing.rotate_left(turn);
+        let start = self.next_join_index % missing.len();
+        missing.rotate_left(start);
         self.next_join_index = self.next_join_index.wrapping_add(JOINS_AT_ONCE);
         for address in missing.into_iter().take(JOINS_AT_ONCE) {
             // The identity is unknown: only the address counts.
@@ -225,7 +226,7 @@ impl SwimMembership {
 /// Returns the parameters. With these, 5, 30 and 100 daemons detect a crash in 0.8 to 1.2 s, and at 5 % loss
 /// no live daemon is declared dead.
 fn foca_config() -> Config {
-    let each = |frequency: u64, members: usize| {
+    let periodic = |frequency: u64, members: usize| {
         let num_members = NonZeroUsize::new(members).unwrap_or(NonZeroUsize::MIN);
         Some(PeriodicParams { frequency: Duration::from_millis(frequency), num_members })
     };
@@ -238,11 +239,11 @@ fn foca_config() -> Config {
     config.notify_down_members = true;
     // Rumours of an ended incarnation have faded by then.
     config.remove_down_after = Some(Duration::from_secs(60));
-    config.periodic_gossip = each(50, 3);
+    config.periodic_gossip = periodic(50, 3);
     // Reaches daemons that a rumour missed.
-    config.periodic_announce = each(5_000, 1);
+    config.periodic_announce = periodic(5_000, 1);
     // Reunites the halves of a partitioned network.
-    config.periodic_announce_to_down_members = each(2_000, 2);
+    config.periodic_announce_to_down_members = periodic(2_000, 2);
     config
 }
 
@@ -262,22 +263,22 @@ struct FocaRuntime {
 impl FocaRuntime {
     /// Returns the next timer that is due.
     fn next_timer(&mut self, now: Time) -> Option<Timer<NodeIdentity>> {
-        let first = self.timers.first_entry()?;
-        if first.key().0 > now {
+        let entry = self.timers.first_entry()?;
+        if entry.key().0 > now {
             return None;
         }
         // Set as if the timer were in time, so that those that follow from it are.
-        self.now = first.key().0;
-        Some(first.remove())
+        self.now = entry.key().0;
+        Some(entry.remove())
     }
 
     /// Postpones all timers by the time for which nothing was done.
     fn postpone_timers(&mut self, now: Time) {
-        let late = self.timers.first_key_value().map(|((due, _), _)| now.since(*due)).unwrap_or_default();
-        if late > SUSPENSION_DELAY {
+        let delay = self.timers.first_key_value().map(|((due, _), _)| now.since(*due)).unwrap_or_default();
+        if delay > SUSPENSION_DELAY {
             let timers = std::mem::take(&mut self.timers);
             self.timers =
-                timers.into_iter().map(|((due, count), event)| ((due + late, count), event)).collect();
+                timers.into_iter().map(|((due, count), event)| ((due + delay, count), event)).collect();
         }
     }
 }

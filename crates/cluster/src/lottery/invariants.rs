@@ -11,35 +11,36 @@ use super::gossip::{self, NodeIdentity, SwimMembership};
 
 /// Checks the law; panics if it is broken. Returns `true` if any part was valid.
 pub(crate) fn check(input: &[u8]) -> bool {
-    let own = NodeIdentity { member: 1, incarnation: 5, address: ([10, 0, 0, 1], 7447).into() };
-    let mut gossip = SwimMembership::new(own, 7, Time(0));
-    let known = [SocketAddr::from(([10, 0, 0, 2], 7447))];
-    let (mut now, mut life, mut latest, mut understood) = (1_u64, own.incarnation, own.incarnation, false);
+    let identity = NodeIdentity { member: 1, incarnation: 5, address: ([10, 0, 0, 1], 7447).into() };
+    let mut gossip = SwimMembership::new(identity, 7, Time(0));
+    let peers = [SocketAddr::from(([10, 0, 0, 2], 7447))];
+    let (mut now, mut incarnation, mut latest, mut understood) =
+        (1_u64, identity.incarnation, identity.incarnation, false);
     // The whole input, and both halves of it: a sender sends several datagrams.
     let (first, second) = input.split_at(input.len() / 2);
-    for said in [input, first, second, input] {
+    for payload in [input, first, second, input] {
         // Only data that `about` checks may have an effect.
-        let about = gossip::subject(said);
-        latest = latest.max(about.map_or(0, |about| about.latest));
-        gossip.receive(Time(now), said);
+        let subject = gossip::subject(payload);
+        latest = latest.max(subject.map_or(0, |subject| subject.latest));
+        gossip.receive(Time(now), payload);
         while let Some((_, datagram)) = gossip.poll_transmit() {
-            assert!(about.is_some(), "answered, and not understood");
-            understood |= said == input;
+            assert!(subject.is_some(), "answered, and not understood");
+            understood |= payload == input;
             assert!(datagram.payload.len() <= Datagram::MAX_PAYLOAD, "{} bytes", datagram.payload.len());
             // Its number, and after its incarnation its address.
-            let speaker = (datagram.payload.get(..2), datagram.payload.get(6..13));
-            let own = (Some(&[0, 1][..]), Some(&[4, 0x1d, 0x17, 10, 0, 0, 1][..]));
-            assert_eq!(speaker, own, "{}", datagram.payload.escape_ascii());
+            let sender = (datagram.payload.get(..2), datagram.payload.get(6..13));
+            let own_bytes = (Some(&[0, 1][..]), Some(&[4, 0x1d, 0x17, 10, 0, 0, 1][..]));
+            assert_eq!(sender, own_bytes, "{}", datagram.payload.escape_ascii());
         }
         while gossip.poll_event().is_some() {
             understood = true;
         }
-        assert!(gossip.incarnation() >= life, "from life {life} to {}", gossip.incarnation());
-        assert!(gossip.others().all(|other| other.address != own.address), "it is not its own other");
+        assert!(gossip.incarnation() >= incarnation, "from life {incarnation} to {}", gossip.incarnation());
+        assert!(gossip.others().all(|other| other.address != identity.address), "it is not its own other");
         assert!(gossip.others().all(|other| other.incarnation <= latest), "a life that nobody has seen");
-        life = gossip.incarnation();
+        incarnation = gossip.incarnation();
         now += 300_000_000;
-        gossip.run_due(Time(now), known.into_iter());
+        gossip.run_due(Time(now), peers.into_iter());
         while gossip.poll_transmit().is_some() {}
     }
     understood

@@ -23,11 +23,11 @@ use super::socket::{MAX_BATCH, SendQueue};
 use super::{DaemonCommand, DaemonSettings, DaemonStatistics, LotteryService, draw_key, incarnation};
 
 /// The time that a silent member stays in the table for clients.
-const FORGET: Duration = Duration::from_secs(10);
+const FORGET_AFTER: Duration = Duration::from_secs(10);
 
 /// The minimum burst of requests of a source, at any rate. A part of the table counts as ten requests; with
 /// less, daemons could never read each other's tables.
-const LEAST_BURST: u32 = 40;
+const MIN_BURST: u32 = 40;
 
 /// The interval of checks for daemons that are alive but silent.
 const SILENCE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -60,8 +60,8 @@ pub(super) struct DaemonNode {
     join_limits: SourceLimits,
     /// The time of the last log line about an implausible incarnation.
     last_logged_at: Option<std::time::Instant>,
-    replay: ReportReplayFilter,
-    recent: GossipReplayFilter,
+    report_replay: ReportReplayFilter,
+    gossip_replay: GossipReplayFilter,
     daemon: LotteryNode,
     gossip: SwimMembership,
     last_check_at: Time,
@@ -88,7 +88,7 @@ impl DaemonNode {
         (config.secret, config.seed) = (secret, secret.hash(b"reports"));
         config.ttl = millis(settings.ttl);
         config.slow_start = settings.slow_start;
-        config.forget_after = Some(FORGET);
+        config.forget_after = Some(FORGET_AFTER);
         config.multicast = settings.multicast.is_some();
         (config.rate, config.burst) = (settings.rate, burst(settings.rate));
         let mut daemon = LotteryNode::new(config, Time(0));
@@ -97,7 +97,7 @@ impl DaemonNode {
             daemon.set_ready(Time(0), service.id, false);
         }
         let peers = settings.peers.iter().copied().filter(|peer| *peer != address).collect();
-        let own = NodeIdentity { member, incarnation, address };
+        let identity = NodeIdentity { member, incarnation, address };
         Self {
             member,
             address,
@@ -107,10 +107,10 @@ impl DaemonNode {
             join_limits: SourceLimits::new(secret, MAX_JOIN_RATE, 2 * MAX_JOIN_RATE),
             last_logged_at: None,
             // There are no more member numbers.
-            replay: ReportReplayFilter::new(usize::from(u16::MAX) + 1),
-            recent: GossipReplayFilter::new(MAX_TRACKED_INCARNATIONS),
+            report_replay: ReportReplayFilter::new(usize::from(u16::MAX) + 1),
+            gossip_replay: GossipReplayFilter::new(MAX_TRACKED_INCARNATIONS),
             daemon,
-            gossip: SwimMembership::new(own, secret.hash(b"gossip"), Time(0)),
+            gossip: SwimMembership::new(identity, secret.hash(b"gossip"), Time(0)),
             last_check_at: Time(0),
             report_sources: HashMap::new(),
             duplicates: DuplicateDetector::default(),
@@ -124,16 +124,17 @@ impl DaemonNode {
     }
 
     /// Notes the time that the next datagram has waited since its arrival.
-    pub(super) fn record_delay(&mut self, now: Time, waited: Duration) {
-        self.daemon.note_lag(now, waited);
+    pub(super) fn record_delay(&mut self, now: Time, delay: Duration) {
+        self.daemon.note_lag(now, delay);
     }
 
     /// Processes a received datagram.
     pub(super) fn receive(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) {
         self.statistics.received += 1;
-        if let Err(refused) = self.keys.open(bytes).and_then(|opened| self.process_message(now, from, opened))
+        if let Err(error) =
+            self.keys.open(bytes).and_then(|datagram| self.process_message(now, from, datagram))
         {
-            let count = match refused {
+            let count = match error {
                 DatagramDecodeError::Forged => &mut self.statistics.forged,
                 DatagramDecodeError::UnknownKey(_) => &mut self.statistics.unknown_key,
                 DatagramDecodeError::NotPermitted => &mut self.statistics.misused,
@@ -149,26 +150,26 @@ impl DaemonNode {
         &mut self,
         now: Time,
         from: SocketAddr,
-        opened: OpenedDatagram<'_>,
+        datagram: OpenedDatagram<'_>,
     ) -> Result<(), DatagramDecodeError> {
-        opened.check_permission()?;
-        if let Some(told) = opened.gossip()? {
-            return self.process_gossip(now, from, &told);
+        datagram.check_permission()?;
+        if let Some(gossip_datagram) = datagram.gossip()? {
+            return self.process_gossip(now, from, &gossip_datagram);
         }
-        let mut message = opened.message()?;
-        let believed = match &mut message {
+        let mut message = datagram.message()?;
+        let is_credible = match &mut message {
             LotteryMessage::Report(report) => {
-                report.heard.retain(|said| self.is_plausible(said.member, said.incarnation));
+                report.heard.retain(|entry| self.is_plausible(entry.member, entry.incarnation));
                 self.is_plausible(report.member, report.incarnation) && self.is_new_report(from, report)
             }
             LotteryMessage::Table(TablePart { members, .. }) => {
-                members.retain(|listed| self.is_plausible(listed.member, listed.incarnation));
+                members.retain(|entry| self.is_plausible(entry.member, entry.incarnation));
                 true
             }
             _ => true,
         };
-        if believed {
-            self.daemon.handle_with_key(now, from, opened.client(), message);
+        if is_credible {
+            self.daemon.handle_with_key(now, from, datagram.client(), message);
         }
         Ok(())
     }
@@ -178,17 +179,17 @@ impl DaemonNode {
         &mut self,
         now: Time,
         from: SocketAddr,
-        told: &Told,
+        datagram: &Told,
     ) -> Result<(), DatagramDecodeError> {
-        let about = gossip::subject(&told.payload)
+        let subject = gossip::subject(&datagram.payload)
             .ok_or(DatagramDecodeError::Malformed("gossip that says nothing"))?;
-        if !self.is_plausible(told.member, about.latest) {
+        if !self.is_plausible(datagram.member, subject.latest) {
             return Ok(());
         }
         // A daemon with this daemon's number is detected by its gossip.
-        match self.recent.check(gossip::sender_incarnation(&told.payload), told.seq) {
-            ReplayVerdict::Fresh if self.is_within_limits(now, from, about.joins) => {
-                self.gossip.receive(now, &told.payload)
+        match self.gossip_replay.check(gossip::sender_incarnation(&datagram.payload), datagram.seq) {
+            ReplayVerdict::Fresh if self.is_within_limits(now, from, subject.joins) => {
+                self.gossip.receive(now, &datagram.payload)
             }
             ReplayVerdict::Fresh => self.limited += 1,
             ReplayVerdict::Stale | ReplayVerdict::Untracked => self.statistics.replayed += 1,
@@ -199,18 +200,18 @@ impl DaemonNode {
     /// Returns `true` if a source is within the limits on gossip. The response to a join request goes to the
     /// address in the request, which may differ from the source if a host has several. Then that address
     /// counts, too.
-    fn is_within_limits(&mut self, now: Time, from: SocketAddr, joins: Option<SocketAddr>) -> bool {
-        let joins = joins.is_none_or(|told| {
-            let there = told.ip() == from.ip() || self.join_limits.admit(now, told.ip(), 1);
-            there && self.join_limits.admit(now, from.ip(), 1)
+    fn is_within_limits(&mut self, now: Time, from: SocketAddr, joining_address: Option<SocketAddr>) -> bool {
+        let join_admitted = joining_address.is_none_or(|address| {
+            let source_admitted = address.ip() == from.ip() || self.join_limits.admit(now, address.ip(), 1);
+            source_admitted && self.join_limits.admit(now, from.ip(), 1)
         });
-        joins && self.gossip_limits.admit(now, from.ip(), 1)
+        join_admitted && self.gossip_limits.admit(now, from.ip(), 1)
     }
 
     /// Returns `true` if an incarnation is plausible within the tolerance for clocks.
-    fn is_plausible(&mut self, member: u16, life: u32) -> bool {
+    fn is_plausible(&mut self, member: u16, claimed_incarnation: u32) -> bool {
         let latest = incarnation().saturating_add(MAX_CLOCK_SKEW_SECONDS);
-        if life <= latest {
+        if claimed_incarnation <= latest {
             return true;
         }
         self.statistics.implausible += 1;
@@ -220,7 +221,7 @@ impl DaemonNode {
                 "what is said of or by member {member} is dropped: a life that begins {} s from now, by the \
                  clock of this host; set \
                  the clocks of both",
-                life - incarnation().min(life)
+                claimed_incarnation - incarnation().min(claimed_incarnation)
             );
         }
         false
@@ -232,14 +233,16 @@ impl DaemonNode {
         if report.member == self.member {
             return false;
         }
-        if self.replay.check(report) == ReplayVerdict::Fresh {
+        if self.report_replay.check(report) == ReplayVerdict::Fresh {
             self.report_sources.insert(report.member, from);
             return true;
         }
         self.statistics.replayed += 1;
-        if let Some(home) = self.report_sources.get(&report.member).filter(|home| **home != from) {
+        if let Some(known_address) =
+            self.report_sources.get(&report.member).filter(|known_address| **known_address != from)
+        {
             self.statistics.stray_reports += 1;
-            self.duplicates.record_stray(report.member, *home, from);
+            self.duplicates.record_stray(report.member, *known_address, from);
         }
         false
     }
@@ -256,16 +259,16 @@ impl DaemonNode {
     /// responses.
     pub(super) fn maintain(&mut self, now: Time) {
         if self.gossip.next_due() <= now {
-            let known = self.peers.iter().copied().chain(self.daemon.node_addresses());
-            self.gossip.run_due(now, known);
+            let addresses = self.peers.iter().copied().chain(self.daemon.node_addresses());
+            self.gossip.run_due(now, addresses);
         }
-        while let Some(news) = self.gossip.poll_event() {
-            match news {
+        while let Some(event) = self.gossip.poll_event() {
+            match event {
                 MembershipEvent::Up(node) => {
                     self.daemon.member_alive(now, node.member, node.incarnation, node.address)
                 }
                 MembershipEvent::Down(node) => self.daemon.member_down(node.member, node.incarnation),
-                MembershipEvent::Renewed(life) => self.daemon.rejoin(now, life),
+                MembershipEvent::Renewed(incarnation) => self.daemon.rejoin(now, incarnation),
             }
         }
         if now.since(self.last_check_at) >= SILENCE_CHECK_INTERVAL {
@@ -273,15 +276,15 @@ impl DaemonNode {
             for node in self.gossip.others() {
                 self.daemon.member_alive(now, node.member, node.incarnation, node.address);
             }
-            let own = NodeIdentity {
+            let identity = NodeIdentity {
                 member: self.member,
                 incarnation: self.gossip.incarnation(),
                 address: self.address,
             };
-            let twin = self.duplicates.check(now, own, self.gossip.others());
-            self.statistics.duplicate = twin.by;
-            if let Some(life) = twin.renew_after {
-                self.gossip.renew_after(now, life);
+            let verdict = self.duplicates.check(now, identity, self.gossip.others());
+            self.statistics.duplicate = verdict.by;
+            if let Some(incarnation) = verdict.renew_after {
+                self.gossip.renew_after(now, incarnation);
             }
         }
     }
@@ -289,12 +292,12 @@ impl DaemonNode {
     /// Returns the time at which work is next due.
     pub(super) fn next_due(&self) -> Option<Time> {
         let due = self.gossip.next_due().min(self.last_check_at + SILENCE_CHECK_INTERVAL);
-        Some(self.daemon.poll_timeout().map_or(due, |other| other.min(due)))
+        Some(self.daemon.poll_timeout().map_or(due, |timeout| timeout.min(due)))
     }
 
     /// Executes a command.
-    pub(super) fn execute(&mut self, now: Time, order: DaemonCommand) {
-        match order {
+    pub(super) fn execute(&mut self, now: Time, command: DaemonCommand) {
+        match command {
             DaemonCommand::Load { service, load, in_flight } => {
                 self.daemon.set_load(now, service, load, in_flight)
             }
@@ -307,16 +310,16 @@ impl DaemonNode {
                 self.gossip.leave(now);
             }
             // The receiver may be gone.
-            DaemonCommand::ReadStatistics(tell) => drop(tell.send(self.statistics(now))),
-            DaemonCommand::ReadView(show) => drop(show.send((self.statistics(now), self.daemon.view(now)))),
+            DaemonCommand::ReadStatistics(reply) => drop(reply.send(self.statistics(now))),
+            DaemonCommand::ReadView(reply) => drop(reply.send((self.statistics(now), self.daemon.view(now)))),
         }
     }
 
     fn statistics(&self, now: Time) -> DaemonStatistics {
         let draining = matches!(self.daemon.state(), NodeState::Draining | NodeState::Leaving);
-        let (mut lots, alive) = (self.daemon.statistics(now), self.gossip.others().count());
-        lots.rate_limited += self.limited;
-        DaemonStatistics { protocol: lots, draining, alive, ..self.statistics }
+        let (mut protocol, alive) = (self.daemon.statistics(now), self.gossip.others().count());
+        protocol.rate_limited += self.limited;
+        DaemonStatistics { protocol, draining, alive, ..self.statistics }
     }
 
     /// Applies other settings.
@@ -331,14 +334,14 @@ impl DaemonNode {
         };
         // Others accept a changed offer only from a later incarnation, and the membership must have the same
         // one.
-        let life = self.gossip.incarnation();
-        if !self.daemon.apply_change(now, change.clone(), life) {
-            self.gossip.renew_after(now, life);
+        let incarnation = self.gossip.incarnation();
+        if !self.daemon.apply_change(now, change.clone(), incarnation) {
+            self.gossip.renew_after(now, incarnation);
             self.daemon.apply_change(now, change, self.gossip.incarnation());
         }
         for service in settings.services.iter().filter(|service| service.check.is_some()) {
-            let known = self.services.iter().find(|before| before.id == service.id);
-            if known.is_none_or(|before| before.check.is_none()) {
+            let previous = self.services.iter().find(|candidate| candidate.id == service.id);
+            if previous.is_none_or(|previous| previous.check.is_none()) {
                 self.daemon.set_ready(now, service.id, false);
             }
         }
@@ -364,9 +367,9 @@ impl DaemonNode {
     #[cfg(test)]
     pub(super) fn take_datagrams(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
         while self.seal_next() {}
-        let mut letters = Vec::new();
-        self.outbox.drain(|to, bytes| letters.push((to, bytes.to_vec())));
-        letters
+        let mut datagrams = Vec::new();
+        self.outbox.drain(|to, bytes| datagrams.push((to, bytes.to_vec())));
+        datagrams
     }
 
     /// Seals the next pending datagram. Returns `false` if there is none.
@@ -380,9 +383,9 @@ impl DaemonNode {
                 MessageTarget::Address(_) | MessageTarget::AllNodes => Some(&self.keys),
             };
             // A request under a removed key is not answered.
-            let written = keys.is_some_and(|keys| message.encode(keys, self.outbox.bytes()).is_ok());
+            let encoded = keys.is_some_and(|keys| message.encode(keys, self.outbox.bytes()).is_ok());
             match to {
-                _ if !written => self.statistics.unsent += 1,
+                _ if !encoded => self.statistics.unsent += 1,
                 MessageTarget::Address(address) | MessageTarget::KeyedClient(address, _) => {
                     self.outbox.queue(start, address)
                 }
@@ -436,7 +439,7 @@ fn offers(services: &[LotteryService]) -> Vec<ServiceOffer> {
 }
 
 fn burst(rate: u32) -> u32 {
-    rate.div_ceil(5).max(LEAST_BURST)
+    rate.div_ceil(5).max(MIN_BURST)
 }
 
 fn millis(ttl: Duration) -> u16 {

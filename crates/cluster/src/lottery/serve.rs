@@ -16,48 +16,48 @@ use super::socket::{AsyncSockets, MAX_BATCH, ReceiveBuffers};
 
 /// Serves until all senders of commands are gone.
 pub(super) async fn serve(
-    mut desk: DaemonNode,
+    mut node: DaemonNode,
     sockets: AsyncSockets,
-    mut orders: mpsc::Receiver<DaemonCommand>,
+    mut commands: mpsc::Receiver<DaemonCommand>,
 ) {
-    let begin = Instant::now();
-    let now = || Time(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let mut inbox = ReceiveBuffers::with_timestamps();
+    let started_at = Instant::now();
+    let now = || Time(u64::try_from(started_at.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    let mut receive_buffers = ReceiveBuffers::with_timestamps();
     loop {
-        let at = now();
-        desk.run_due(at);
-        let mut take = |from, waited: Option<Duration>, bytes: &[u8]| {
-            if let Some(waited) = waited {
-                desk.record_delay(at, waited);
+        let round_start = now();
+        node.run_due(round_start);
+        let mut on_datagram = |from, delay: Option<Duration>, bytes: &[u8]| {
+            if let Some(delay) = delay {
+                node.record_delay(round_start, delay);
             }
-            desk.receive(at, from, bytes);
+            node.receive(round_start, from, bytes);
         };
-        let mut more = inbox.receive(&sockets.unicast, &mut take) == MAX_BATCH;
+        let mut has_more = receive_buffers.receive(&sockets.unicast, &mut on_datagram) == MAX_BATCH;
         if let Some(group) = &sockets.multicast {
-            more |= inbox.receive(group, &mut take) == MAX_BATCH;
+            has_more |= receive_buffers.receive(group, &mut on_datagram) == MAX_BATCH;
         }
-        desk.maintain(at);
-        desk.flush(&sockets.unicast);
+        node.maintain(round_start);
+        node.flush(&sockets.unicast);
         loop {
-            match orders.try_recv() {
-                Ok(order) => desk.execute(at, order),
+            match commands.try_recv() {
+                Ok(command) => node.execute(round_start, command),
                 Err(TryRecvError::Empty) => break,
                 // Checked even while requests arrive faster than they are answered.
                 Err(TryRecvError::Disconnected) => return,
             }
         }
-        if more {
+        if has_more {
             continue;
         }
-        desk.flush(&sockets.unicast);
-        let due = desk.next_due().map(|due| begin + Duration::from_nanos(due.0));
+        node.flush(&sockets.unicast);
+        let due = node.next_due().map(|due| started_at + Duration::from_nanos(due.0));
         let due = due.unwrap_or_else(Instant::now);
         tokio::select! {
             _ = sockets.unicast.readable() => {}
             () = multicast_readable(sockets.multicast.as_ref()) => {}
             () = sleep_until(due.into()) => {}
-            order = orders.recv() => match order {
-                Some(order) => desk.execute(now(), order),
+            command = commands.recv() => match command {
+                Some(order) => node.execute(now(), order),
                 None => return,
             }
         }

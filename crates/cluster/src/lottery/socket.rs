@@ -61,30 +61,30 @@ impl DaemonSocket {
     /// # Errors
     /// The address is taken or not local, or the multicast group is not available.
     pub(crate) fn bind(listen: SocketAddr, group: Option<SocketAddr>) -> io::Result<Self> {
-        let one = open(listen)?;
-        one.bind(&listen.into())?;
+        let socket = open(listen)?;
+        socket.bind(&listen.into())?;
         let group = match group {
             Some(group) => {
                 let interface = multicast_interface(listen, group);
-                send_through(&one, listen, interface)?;
+                send_through(&socket, listen, interface)?;
                 Some(join_group(group, listen, interface)?)
             }
             None => None,
         };
-        let one: std::net::UdpSocket = one.into();
-        let address = one.local_addr()?;
-        Ok(Self { unicast: one, multicast: group.map(Into::into), address })
+        let socket: std::net::UdpSocket = socket.into();
+        let address = socket.local_addr()?;
+        Ok(Self { unicast: socket, multicast: group.map(Into::into), address })
     }
 
     /// Takes a socket that another process bound, for a daemon without a multicast group.
     ///
     /// # Errors
     /// The socket is not a datagram socket.
-    pub(crate) fn from_fd(one: OwnedFd) -> io::Result<Self> {
-        let one = std::net::UdpSocket::from(one);
-        one.set_nonblocking(true)?;
-        let address = one.local_addr()?;
-        Ok(Self { unicast: one, multicast: None, address })
+    pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let socket = std::net::UdpSocket::from(fd);
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        Ok(Self { unicast: socket, multicast: None, address })
     }
 
     /// Requests timestamps of arrival from the kernel. Without them no datagram counts as late.
@@ -132,16 +132,16 @@ fn open(address: SocketAddr) -> io::Result<socket2::Socket> {
 /// Returns the interface number for an IPv6 multicast group: the scope of the address or of the group, or
 /// else the interface with the address. 0 lets the system choose. Link-local groups (`ff02::`) require an
 /// interface.
-fn multicast_interface(by: SocketAddr, group: SocketAddr) -> u32 {
+fn multicast_interface(local_address: SocketAddr, group: SocketAddr) -> u32 {
     let scope = |address: SocketAddr| match address {
         SocketAddr::V6(address) => address.scope_id(),
         SocketAddr::V4(_) => 0,
     };
-    match (scope(by), scope(group)) {
+    match (scope(local_address), scope(group)) {
         (0, 0) => {
             let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
-            let SocketAddr::V6(by) = by else { return 0 };
-            interface_with_address(&table, u128::from(*by.ip())).unwrap_or_default()
+            let SocketAddr::V6(local_address) = local_address else { return 0 };
+            interface_with_address(&table, u128::from(*local_address.ip())).unwrap_or_default()
         }
         (0, scope) | (scope, _) => scope,
     }
@@ -151,17 +151,17 @@ fn multicast_interface(by: SocketAddr, group: SocketAddr) -> u32 {
 /// hexadecimal.
 fn interface_with_address(table: &str, address: u128) -> Option<u32> {
     table.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let found = u128::from_str_radix(words.next()?, 16).ok()?;
-        if found == address { u32::from_str_radix(words.next()?, 16).ok() } else { None }
+        let mut fields = line.split_whitespace();
+        let entry_address = u128::from_str_radix(fields.next()?, 16).ok()?;
+        if entry_address == address { u32::from_str_radix(fields.next()?, 16).ok() } else { None }
     })
 }
 
 /// Sends multicast datagrams through the interface of an address.
-fn send_through(socket: &socket2::Socket, by: SocketAddr, interface: u32) -> io::Result<()> {
-    match by {
-        SocketAddr::V4(by) => {
-            socket.set_multicast_if_v4(by.ip())?;
+fn send_through(socket: &socket2::Socket, local_address: SocketAddr, interface: u32) -> io::Result<()> {
+    match local_address {
+        SocketAddr::V4(local_address) => {
+            socket.set_multicast_if_v4(local_address.ip())?;
             socket.set_multicast_ttl_v4(1)
         }
         SocketAddr::V6(_) => {
@@ -172,15 +172,21 @@ fn send_through(socket: &socket2::Socket, by: SocketAddr, interface: u32) -> io:
 }
 
 /// Opens a socket that receives a group's datagrams. Several daemons of a host may join the same group.
-fn join_group(mut group: SocketAddr, by: SocketAddr, interface: u32) -> io::Result<socket2::Socket> {
+fn join_group(
+    mut group: SocketAddr,
+    local_address: SocketAddr,
+    interface: u32,
+) -> io::Result<socket2::Socket> {
     let socket = open(group)?;
     socket.set_reuse_address(true)?;
     if let SocketAddr::V6(group) = &mut group {
         group.set_scope_id(interface);
     }
     socket.bind(&group.into())?;
-    match (group, by) {
-        (SocketAddr::V4(group), SocketAddr::V4(by)) => socket.join_multicast_v4(group.ip(), by.ip())?,
+    match (group, local_address) {
+        (SocketAddr::V4(group), SocketAddr::V4(local_address)) => {
+            socket.join_multicast_v4(group.ip(), local_address.ip())?
+        }
         (SocketAddr::V6(group), SocketAddr::V6(_)) => socket.join_multicast_v6(group.ip(), interface)?,
         _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "the group is of another family")),
     }
@@ -213,43 +219,43 @@ impl ReceiveBuffers {
     pub(crate) fn receive(
         &mut self,
         socket: &UdpSocket,
-        mut each: impl FnMut(SocketAddr, Option<Duration>, &[u8]),
+        mut on_datagram: impl FnMut(SocketAddr, Option<Duration>, &[u8]),
     ) -> usize {
         let Self { headers, buffers } = self;
-        let mut parts: Vec<[IoSliceMut<'_>; 1]> =
+        let mut io_slices: Vec<[IoSliceMut<'_>; 1]> =
             buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
-        let (fd, slices, mut count) = (socket.as_raw_fd(), parts.iter_mut(), 0);
+        let (fd, slices, mut count) = (socket.as_raw_fd(), io_slices.iter_mut(), 0);
         // The same for the whole batch.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let all = socket.try_io(Interest::READABLE, || {
+        let result = socket.try_io(Interest::READABLE, || {
             for message in recvmmsg(fd, headers, slices, MsgFlags::MSG_DONTWAIT, None)? {
                 let waited = arrival_delay(&message, now);
                 count += 1;
                 let from = message.address.and_then(|from| {
-                    let four = from.as_sockaddr_in().map(|from| SocketAddrV4::from(*from).into());
-                    four.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddrV6::from(*from).into()))
+                    let v4 = from.as_sockaddr_in().map(|from| SocketAddrV4::from(*from).into());
+                    v4.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddrV6::from(*from).into()))
                 });
                 // Every sender has an address, and an empty datagram has no part.
                 if let Some(from) = from {
-                    each(from, waited, message.iovs().next().unwrap_or_default());
+                    on_datagram(from, waited, message.iovs().next().unwrap_or_default());
                 }
             }
             // One more system call that finds nothing would cost as much as an answer.
             if count < MAX_BATCH { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         // Other errors concern a single datagram, and another call follows.
-        drop(all);
+        drop(result);
         count
     }
 }
 
 /// Returns the time since a datagram's arrival, by this host's clock, which may have been set meanwhile.
 fn arrival_delay(message: &RecvMsg<'_, '_, SockaddrStorage>, now: Duration) -> Option<Duration> {
-    let stamp = message.cmsgs().ok()?.find_map(|control| match control {
-        ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
+    let timestamp = message.cmsgs().ok()?.find_map(|control| match control {
+        ControlMessageOwned::ScmTimestampns(timestamp) => Some(Duration::from(timestamp)),
         _ => None,
     })?;
-    Some(now.saturating_sub(stamp))
+    Some(now.saturating_sub(timestamp))
 }
 
 /// The pending datagrams.
@@ -277,9 +283,9 @@ impl SendQueue {
 
     /// Removes the datagrams instead of sending them, for tests without sockets.
     #[cfg(test)]
-    pub(crate) fn drain(&mut self, mut each: impl FnMut(SocketAddr, &[u8])) {
-        for (at, to) in std::mem::take(&mut self.datagrams) {
-            each(to, &self.bytes[at]);
+    pub(crate) fn drain(&mut self, mut on_datagram: impl FnMut(SocketAddr, &[u8])) {
+        for (range, to) in std::mem::take(&mut self.datagrams) {
+            on_datagram(to, &self.bytes[range]);
         }
         self.bytes.clear();
     }
@@ -288,24 +294,24 @@ impl SendQueue {
     /// be on the network.
     pub(crate) fn send(&mut self, socket: &UdpSocket) -> usize {
         let mut sent = 0;
-        for letters in self.datagrams.chunks(MAX_BATCH) {
-            let parts: Vec<[IoSlice<'_>; 1]> =
-                letters.iter().map(|(at, _)| [IoSlice::new(&self.bytes[at.clone()])]).collect();
-            let addresses: Vec<SocketAddrAny> = letters.iter().map(|(_, to)| (*to).into()).collect();
+        for batch in self.datagrams.chunks(MAX_BATCH) {
+            let slices: Vec<[IoSlice<'_>; 1]> =
+                batch.iter().map(|(range, _)| [IoSlice::new(&self.bytes[range.clone()])]).collect();
+            let addresses: Vec<SocketAddrAny> = batch.iter().map(|(_, to)| (*to).into()).collect();
             let mut controls: Vec<SendAncillaryBuffer<'_, '_, '_>> =
-                letters.iter().map(|_| SendAncillaryBuffer::default()).collect();
-            let with = addresses.iter().zip(&parts).zip(&mut controls);
+                batch.iter().map(|_| SendAncillaryBuffer::default()).collect();
+            let entries = addresses.iter().zip(&slices).zip(&mut controls);
             let mut headers: Vec<MMsgHdr<'_>> =
-                with.map(|((to, part), control)| MMsgHdr::new_with_addr(to, part, control)).collect();
-            let mut at = 0;
-            while at < headers.len() {
-                match sendmmsg(socket, &mut headers[at..], SendFlags::DONTWAIT) {
-                    Ok(count) => (at, sent) = (at + count.max(1), sent + count),
+                entries.map(|((to, slice), control)| MMsgHdr::new_with_addr(to, slice, control)).collect();
+            let mut offset = 0;
+            while offset < headers.len() {
+                match sendmmsg(socket, &mut headers[offset..], SendFlags::DONTWAIT) {
+                    Ok(count) => (offset, sent) = (offset + count.max(1), sent + count),
                     Err(Errno::INTR) => {}
                     // The queue is full, so the rest will not fit either.
                     Err(Errno::AGAIN) => break,
                     // The error concerns the first datagram only: an unreachable address.
-                    Err(_) => at += 1,
+                    Err(_) => offset += 1,
                 }
             }
         }
@@ -338,10 +344,14 @@ mod tests {
             ),
             (Some(1), None)
         );
-        let by = |by: &str, group: &str| multicast_interface(by.parse().unwrap(), group.parse().unwrap());
-        assert_eq!(by("[fe80::1%7]:1", "[ff02::1]:1"), 7);
-        assert_eq!(by("[2001:db8::1]:1", "[ff02::1%8]:1"), 8);
-        assert_eq!((by("[2001:db8::1]:1", "[ff02::1]:1"), by("10.0.0.1:1", "239.0.0.1:1")), (0, 0));
+        let interface =
+            |local: &str, group: &str| multicast_interface(local.parse().unwrap(), group.parse().unwrap());
+        assert_eq!(interface("[fe80::1%7]:1", "[ff02::1]:1"), 7);
+        assert_eq!(interface("[2001:db8::1]:1", "[ff02::1%8]:1"), 8);
+        assert_eq!(
+            (interface("[2001:db8::1]:1", "[ff02::1]:1"), interface("10.0.0.1:1", "239.0.0.1:1")),
+            (0, 0)
+        );
     }
 
     #[tokio::test]
@@ -363,21 +373,21 @@ mod tests {
             let other = if host == "::1" { "127.0.0.1:9" } else { "[::1]:9" };
             outbox.queue(0, other.parse().unwrap());
             outbox.queue(0, address);
-            let long = outbox.bytes().len();
-            assert!(long > BUFFER_LENGTH && outbox.len() == 102);
+            let total_len = outbox.bytes().len();
+            assert!(total_len > BUFFER_LENGTH && outbox.len() == 102);
             assert_eq!((outbox.send(&from.unicast), outbox.len()), (101, 0), "{host}");
-            let (mut inbox, mut came) = (ReceiveBuffers::new(), Vec::new());
-            while came.len() < 101 {
+            let (mut receive_buffers, mut received) = (ReceiveBuffers::new(), Vec::new());
+            while received.len() < 101 {
                 to.unicast.readable().await.unwrap();
-                inbox.receive(&to.unicast, |sender, waited, bytes| {
+                receive_buffers.receive(&to.unicast, |sender, waited, bytes| {
                     assert_eq!((sender, waited), (from.unicast.local_addr().unwrap(), None));
-                    came.push(bytes.to_vec());
+                    received.push(bytes.to_vec());
                 });
             }
-            for (number, bytes) in came[..100].iter().enumerate() {
+            for (number, bytes) in received[..100].iter().enumerate() {
                 assert_eq!(bytes, &vec![number as u8; number]);
             }
-            assert_eq!(came[100].len(), BUFFER_LENGTH, "what is too long is seen to be");
+            assert_eq!(received[100].len(), BUFFER_LENGTH, "what is too long is seen to be");
         }
     }
 
@@ -387,30 +397,31 @@ mod tests {
         let socket = DaemonSocket::bind(listen, None).unwrap();
         socket.enable_timestamps();
         let (to, from) = (socket.register().unwrap(), std::net::UdpSocket::bind(listen).unwrap());
-        let (address, mut inbox) = (to.unicast.local_addr().unwrap(), ReceiveBuffers::with_timestamps());
+        let (address, mut receive_buffers) =
+            (to.unicast.local_addr().unwrap(), ReceiveBuffers::with_timestamps());
         // The kernel begins to set timestamps a moment after the request; until then datagrams count as
         // arrived when read. The same buffer is used twice: the kernel writes the used length into it.
-        let (mut rounds, mut seen) = (0, 0);
-        while seen < 2 {
+        let (mut rounds, mut passed_rounds) = (0, 0);
+        while passed_rounds < 2 {
             rounds += 1;
             assert!(rounds < 100, "nothing is stamped");
             let before = std::time::Instant::now();
             for _ in 0..3 {
                 from.send_to(b"x", address).unwrap();
             }
-            let late = before.elapsed();
+            let send_duration = before.elapsed();
             std::thread::sleep(Duration::from_millis(30)); // sleeps: they wait so long, or longer
             let mut waits = Vec::new();
             while waits.len() < 3 {
                 to.unicast.readable().await.unwrap();
-                inbox.receive(&to.unicast, |_, waited, _| waits.push(waited));
+                receive_buffers.receive(&to.unicast, |_, waited, _| waits.push(waited));
             }
             // bound: from before they were sent until they were read
             // A clock that is adjusted while this runs may be off by a thousandth.
-            let (least, most) = (Duration::from_millis(29), before.elapsed() + late);
+            let (min_delay, max_delay) = (Duration::from_millis(29), before.elapsed() + send_duration);
             let waits: Vec<Duration> = waits.into_iter().map(Option::unwrap).collect();
-            assert!(waits.iter().all(|waited| *waited <= most), "{waits:?}");
-            seen += u32::from(waits.iter().all(|waited| *waited >= least));
+            assert!(waits.iter().all(|waited| *waited <= max_delay), "{waits:?}");
+            passed_rounds += u32::from(waits.iter().all(|waited| *waited >= min_delay));
         }
     }
 }

@@ -69,56 +69,56 @@ const LOG_AFTER_FAILURES: u32 = 8;
 pub async fn subscribe(
     name: &str,
     settings: SubscriberSettings,
-    seen: &watch::Sender<Option<Vec<LotteryCandidate>>>,
+    candidate_sender: &watch::Sender<Option<Vec<LotteryCandidate>>>,
 ) -> io::Result<()> {
-    let four = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.ok();
-    let six = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await.ok();
-    if four.is_none() && six.is_none() {
+    let socket_v4 = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.ok();
+    let socket_v6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await.ok();
+    if socket_v4.is_none() && socket_v6.is_none() {
         return Err(io::Error::other("the system gives no socket"));
     }
-    let SubscriberSettings { service, daemons: told, keys: mut ring } = settings;
-    let keys = ring.borrow_and_update().clone();
-    let mut eye = LotterySubscriber {
+    let SubscriberSettings { service, daemons: configured_daemons, keys: mut key_receiver } = settings;
+    let keys = key_receiver.borrow_and_update().clone();
+    let mut subscriber = LotterySubscriber {
         service,
         keys,
-        socket_v4: four,
-        socket_v6: six,
-        daemons: told.clone(),
+        socket_v4,
+        socket_v6,
+        daemons: configured_daemons.clone(),
         member_count: 0,
         response_timeout: RESPONSE_TIMEOUT,
     };
     let mut tick = interval(QUERY_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut silent = 0;
+    let mut failures = 0;
     loop {
         tick.tick().await;
         // If the sender is gone the keys stay.
-        if ring.has_changed().is_ok_and(|changed| changed) {
-            eye.keys = ring.borrow_and_update().clone();
+        if key_receiver.has_changed().is_ok_and(|changed| changed) {
+            subscriber.keys = key_receiver.borrow_and_update().clone();
         }
-        match eye.query_candidates().await {
-            Some(places) => {
-                if silent >= LOG_AFTER_FAILURES {
+        match subscriber.query_candidates().await {
+            Some(entries) => {
+                if failures >= LOG_AFTER_FAILURES {
                     tracing::info!("group {name}: the lottery is there again");
                 }
-                silent = 0;
-                eye.update_daemons(&told, &places);
-                let followed: Vec<LotteryCandidate> = places.iter().map(to_candidate).collect();
-                seen.send_if_modified(|seen| {
-                    let news = seen.as_ref() != Some(&followed);
-                    if news {
-                        *seen = Some(followed);
+                failures = 0;
+                subscriber.update_daemons(&configured_daemons, &entries);
+                let candidates: Vec<LotteryCandidate> = entries.iter().map(to_candidate).collect();
+                candidate_sender.send_if_modified(|current| {
+                    let changed = current.as_ref() != Some(&candidates);
+                    if changed {
+                        *current = Some(candidates);
                     }
-                    news
+                    changed
                 });
             }
             None => {
-                silent += 1;
-                if silent == LOG_AFTER_FAILURES {
+                failures += 1;
+                if failures == LOG_AFTER_FAILURES {
                     tracing::warn!(
                         "group {name}: no daemon of the lottery answers, going on with the members known \
                          last; asked: {:?}",
-                        eye.daemons
+                        subscriber.daemons
                     );
                 }
             }
@@ -146,65 +146,66 @@ impl LotterySubscriber {
         let mut best: Option<(SocketAddr, Vec<CandidateEntry>)> = None;
         for _ in 0..MAX_DAEMONS_ASKED.min(self.daemons.len()) {
             let daemon = *self.daemons.first()?;
-            if let Some(places) = self.read_candidates(daemon).await {
-                let second = best.is_some();
-                let many = 2 * places.len() >= self.member_count.max(1);
-                if best.as_ref().is_none_or(|(_, others)| places.len() > others.len()) {
-                    best = Some((daemon, places));
+            if let Some(entries) = self.read_candidates(daemon).await {
+                let is_second = best.is_some();
+                let is_plausible = 2 * entries.len() >= self.member_count.max(1);
+                if best.as_ref().is_none_or(|(_, others)| entries.len() > others.len()) {
+                    best = Some((daemon, entries));
                 }
-                if second || many {
+                if is_second || is_plausible {
                     break;
                 }
             }
             self.daemons.rotate_left(1);
         }
-        let (daemon, places) = best?;
+        let (daemon, entries) = best?;
         // The next query begins with this daemon.
-        if let Some(at) = self.daemons.iter().position(|other| *other == daemon) {
-            self.daemons.rotate_left(at);
+        if let Some(index) = self.daemons.iter().position(|other| *other == daemon) {
+            self.daemons.rotate_left(index);
         }
-        self.member_count = places.len();
-        Some(places)
+        self.member_count = entries.len();
+        Some(entries)
     }
 
     /// Reads all parts of one daemon's candidate set.
     async fn read_candidates(&self, daemon: SocketAddr) -> Option<Vec<CandidateEntry>> {
-        let (mut places, mut part, mut parts) = (Vec::new(), 0, 1);
+        let (mut entries, mut part, mut parts) = (Vec::new(), 0, 1);
         while part < parts {
-            let drum = self.read_part(daemon, part).await?;
-            places.extend(drum.candidates);
-            (part, parts) = (part + 1, drum.parts.min(MAX_PARTS));
+            let candidate_set = self.read_part(daemon, part).await?;
+            entries.extend(candidate_set.candidates);
+            (part, parts) = (part + 1, candidate_set.parts.min(MAX_PARTS));
         }
         // If the candidate set changed between two parts, a member may be listed twice; a missing one appears
         // in the next query.
-        places.sort_by_key(|place| place.member);
-        places.dedup_by_key(|place| place.member);
-        Some(places)
+        entries.sort_by_key(|entry| entry.member);
+        entries.dedup_by_key(|entry| entry.member);
+        Some(entries)
     }
 
     async fn read_part(&self, daemon: SocketAddr, part: u16) -> Option<CandidateSet> {
         let socket = if daemon.is_ipv4() { self.socket_v4.as_ref() } else { self.socket_v6.as_ref() }?;
-        let look = CandidateQuery { id: random_seed(), service: self.service, part };
+        let query = CandidateQuery { id: random_seed(), service: self.service, part };
         let mut bytes = Vec::with_capacity(MAX_DATAGRAM_LEN);
-        look.encode(&self.keys, &mut bytes).ok()?;
+        query.encode(&self.keys, &mut bytes).ok()?;
         socket.send_to(&bytes, daemon).await.ok()?;
-        let until = Instant::now() + self.response_timeout;
+        let deadline = Instant::now() + self.response_timeout;
         let mut buffer = [0; MAX_DATAGRAM_LEN + 1];
         loop {
-            let (len, from) = timeout_at(until, socket.recv_from(&mut buffer)).await.ok()?.ok()?;
-            let opened = self.keys.open_answer(&buffer[..len]).and_then(|opened| opened.message());
-            if let Ok(LotteryMessage::Drum(drum)) = opened
-                && (from, drum.id, drum.service, drum.part) == (daemon, look.id, look.service, part)
+            let (len, from) = timeout_at(deadline, socket.recv_from(&mut buffer)).await.ok()?.ok()?;
+            let message = self.keys.open_answer(&buffer[..len]).and_then(|message| message.message());
+            if let Ok(LotteryMessage::CandidateSet(candidate_set)) = message
+                && (from, candidate_set.id, candidate_set.service, candidate_set.part)
+                    == (daemon, query.id, query.service, part)
             {
-                return Some(drum);
+                return Some(candidate_set);
             }
         }
     }
 
     /// Updates the list of daemons: the one that responds, the configured ones, those of the members.
-    fn update_daemons(&mut self, told: &[SocketAddr], places: &[CandidateEntry]) {
+    fn update_daemons(&mut self, configured_daemons: &[SocketAddr], entries: &[CandidateEntry]) {
         let first = self.daemons.first().copied();
-        let others = told.iter().copied().chain(places.iter().map(|place| place.address));
+        let others = configured_daemons.iter().copied().chain(entries.iter().map(|entry| entry.address));
         let mut daemons: Vec<SocketAddr> = first.into_iter().collect();
         for other in others {
             if !daemons.contains(&other) {
@@ -215,8 +216,8 @@ impl LotterySubscriber {
     }
 }
 
-fn to_candidate(place: &CandidateEntry) -> LotteryCandidate {
-    let CandidateEntry { member, capacity, weight, endpoint, .. } = *place;
+fn to_candidate(entry: &CandidateEntry) -> LotteryCandidate {
+    let CandidateEntry { member, capacity, weight, endpoint, .. } = *entry;
     // In units of 2^-14.
     let weight = weight_codec::decode(weight) as f64 / f64::from(1 << 14);
     LotteryCandidate { member, endpoint, capacity, weight }
@@ -236,7 +237,7 @@ mod tests {
     async fn daemon(members: &'static [u16]) -> SocketAddr {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = socket.local_addr().unwrap();
-        let place = move |member: &u16| CandidateEntry {
+        let entry = move |member: &u16| CandidateEntry {
             member: *member,
             capacity: 1,
             weight: 128,
@@ -247,63 +248,73 @@ mod tests {
             let mut buffer = [0; MAX_DATAGRAM_LEN];
             loop {
                 let (len, from) = socket.recv_from(&mut buffer).await.unwrap();
-                let Ok(LotteryMessage::Look(CandidateQuery { id, service, part })) =
-                    keys().open(&buffer[..len]).and_then(|opened| opened.message())
+                let Ok(LotteryMessage::CandidateQuery(CandidateQuery { id, service, part })) =
+                    keys().open(&buffer[..len]).and_then(|message| message.message())
                 else {
                     continue;
                 };
-                let places = members.iter().map(place).collect();
+                let entries = members.iter().map(entry).collect();
                 let mut bytes = Vec::new();
-                LotteryMessage::Drum(CandidateSet { id, service, part, parts: 1, candidates: places })
-                    .encode(&keys(), &mut bytes)
-                    .unwrap();
+                LotteryMessage::CandidateSet(CandidateSet {
+                    id,
+                    service,
+                    part,
+                    parts: 1,
+                    candidates: entries,
+                })
+                .encode(&keys(), &mut bytes)
+                .unwrap();
                 socket.send_to(&bytes, from).await.unwrap();
             }
         });
         address
     }
 
-    async fn eye(daemons: Vec<SocketAddr>) -> LotterySubscriber {
-        let four = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.ok();
-        let patience = Duration::from_secs(60);
+    async fn subscriber(daemons: Vec<SocketAddr>) -> LotterySubscriber {
+        let socket_v4 = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.ok();
+        let response_timeout = Duration::from_secs(60);
         LotterySubscriber {
             service: 1,
             keys: keys(),
-            socket_v4: four,
+            socket_v4,
             socket_v6: None,
             daemons,
             member_count: 0,
-            response_timeout: patience,
+            response_timeout,
         }
     }
 
-    fn members(places: Option<Vec<CandidateEntry>>) -> Option<Vec<u16>> {
-        Some(places?.iter().map(|place| place.member).collect())
+    fn members(entries: Option<Vec<CandidateEntry>>) -> Option<Vec<u16>> {
+        Some(entries?.iter().map(|entry| entry.member).collect())
     }
 
     #[tokio::test]
     async fn one_that_knows_nobody_is_not_believed_alone() {
         let (alone, none) = (daemon(&[]).await, daemon(&[]).await);
-        let whole = daemon(&[1, 2, 3, 4, 5]).await;
-        let mut eye = eye(vec![alone, whole]).await;
+        let complete = daemon(&[1, 2, 3, 4, 5]).await;
+        let mut subscriber = subscriber(vec![alone, complete]).await;
         for _ in 0..2 {
-            assert_eq!(members(eye.query_candidates().await), Some(vec![1, 2, 3, 4, 5]));
-            assert_eq!(eye.daemons[0], whole, "it stays with that one");
+            assert_eq!(members(subscriber.query_candidates().await), Some(vec![1, 2, 3, 4, 5]));
+            assert_eq!(subscriber.daemons[0], complete, "it stays with that one");
         }
-        eye.daemons = vec![alone, none, whole];
-        assert_eq!(members(eye.query_candidates().await), Some(vec![]), "two say so");
-        eye.daemons = vec![alone];
-        assert_eq!(members(eye.query_candidates().await), Some(vec![]), "nobody says anything else");
+        subscriber.daemons = vec![alone, none, complete];
+        assert_eq!(members(subscriber.query_candidates().await), Some(vec![]), "two say so");
+        subscriber.daemons = vec![alone];
+        assert_eq!(members(subscriber.query_candidates().await), Some(vec![]), "nobody says anything else");
     }
 
     #[tokio::test]
     async fn nor_is_one_that_knows_less_than_half_of_those_before() {
-        let (few, whole) = (daemon(&[9, 10]).await, daemon(&[1, 2, 3, 4, 5]).await);
-        let mut eye = eye(vec![few, whole]).await;
-        assert_eq!(members(eye.query_candidates().await), Some(vec![9, 10]), "nothing is known of others");
-        eye.member_count = 5;
-        assert_eq!(members(eye.query_candidates().await), Some(vec![1, 2, 3, 4, 5]));
-        eye.daemons = vec![few];
-        assert_eq!(members(eye.query_candidates().await), Some(vec![9, 10]));
+        let (few, complete) = (daemon(&[9, 10]).await, daemon(&[1, 2, 3, 4, 5]).await);
+        let mut subscriber = subscriber(vec![few, complete]).await;
+        assert_eq!(
+            members(subscriber.query_candidates().await),
+            Some(vec![9, 10]),
+            "nothing is known of others"
+        );
+        subscriber.member_count = 5;
+        assert_eq!(members(subscriber.query_candidates().await), Some(vec![1, 2, 3, 4, 5]));
+        subscriber.daemons = vec![few];
+        assert_eq!(members(subscriber.query_candidates().await), Some(vec![9, 10]));
     }
 }

@@ -11,18 +11,18 @@ use super::*;
 const SERVICE: u32 = 80;
 
 /// A time limit that no test reaches on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn keys() -> KeyRing {
     KeyRing::new(DatagramKey::new(1, &[7; 32]))
 }
 
 fn daemon(member: u16, peers: Vec<SocketAddr>) -> LotteryDaemon {
-    rated(member, peers, 0)
+    daemon_with_rate(member, peers, 0)
 }
 
 /// Starts a daemon with a limit on requests per second from one source.
-fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> LotteryDaemon {
+fn daemon_with_rate(member: u16, peers: Vec<SocketAddr>, rate: u32) -> LotteryDaemon {
     let service = LotteryService {
         name: "web".into(),
         id: SERVICE,
@@ -49,27 +49,29 @@ fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> LotteryDaemon {
 
 /// Creates a client that does not give up on a busy machine.
 fn client(daemons: Vec<SocketAddr>) -> Client {
-    asking(daemons, u8::MAX)
+    client_with_attempts(daemons, u8::MAX)
 }
 
-fn asking(daemons: Vec<SocketAddr>, attempts: u8) -> Client {
+fn client_with_attempts(daemons: Vec<SocketAddr>, attempts: u8) -> Client {
     Client::open(ClientSettings { attempts, ..ClientSettings::new(daemons, KeySource::Fixed(keys())) })
         .unwrap()
 }
 
 #[tokio::test]
 async fn a_client_keeps_a_member_until_it_fails_and_then_has_another() {
-    let one = daemon(1, Vec::new());
-    let two = daemon(2, vec![one.address()]);
-    let both = async {
-        let mut seen = BTreeSet::new();
-        while seen.len() < 2 {
+    let first_daemon = daemon(1, Vec::new());
+    let second_daemon = daemon(2, vec![first_daemon.address()]);
+    let see_both = async {
+        let mut members_seen = BTreeSet::new();
+        while members_seen.len() < 2 {
             // Each new client's first answer is drawn.
-            seen.extend(client(vec![two.address()]).pick(SERVICE, b"").await.map(|pick| pick.member));
+            members_seen.extend(
+                client(vec![second_daemon.address()]).pick(SERVICE, b"").await.map(|pick| pick.member),
+            );
         }
     };
-    timeout(PATIENCE, both).await.unwrap();
-    let client = client(vec![two.address()]);
+    timeout(TEST_TIMEOUT, see_both).await.unwrap();
+    let client = client(vec![second_daemon.address()]);
     let first = client.pick(SERVICE, b"").await.unwrap();
     assert_eq!(first.address, SocketAddr::from(([127, 0, 0, 1], first.member)));
     assert_eq!(first.info, format!("member {}", first.member).as_bytes());
@@ -81,16 +83,19 @@ async fn a_client_keeps_a_member_until_it_fails_and_then_has_another() {
     let next = client.pick(SERVICE, b"").await.unwrap();
     assert_ne!(next.member, first.member);
     assert_eq!(client.pick(SERVICE + 1, b"").await, Err(PickError::UnknownService));
-    let answered = two.statistics().await.unwrap();
+    let statistics = second_daemon.statistics().await.unwrap();
     // The first pick of each client goes there, and there were three clients or more.
-    assert!(answered.protocol.referred >= 3 && answered.forged == 0 && answered.unsent == 0, "{answered:?}");
+    assert!(
+        statistics.protocol.referred >= 3 && statistics.forged == 0 && statistics.unsent == 0,
+        "{statistics:?}"
+    );
 }
 
 #[tokio::test]
 async fn many_picks_at_once_have_an_answer_each() {
-    let one = daemon(1, Vec::new());
-    let client = Arc::new(client(vec![one.address()]));
-    timeout(PATIENCE, async { while client.pick(SERVICE, b"").await.is_err() {} }).await.unwrap();
+    let first_daemon = daemon(1, Vec::new());
+    let client = Arc::new(client(vec![first_daemon.address()]));
+    timeout(TEST_TIMEOUT, async { while client.pick(SERVICE, b"").await.is_err() {} }).await.unwrap();
     client.record_failure(1);
     let mut picks = tokio::task::JoinSet::new();
     for _ in 0..200 {
@@ -103,8 +108,8 @@ async fn many_picks_at_once_have_an_answer_each() {
 
 #[tokio::test]
 async fn where_nobody_is_nobody_is_found() {
-    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let client = asking(vec![silent.local_addr().unwrap()], 8);
+    let silent_socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = client_with_attempts(vec![silent_socket.local_addr().unwrap()], 8);
     assert_eq!(client.pick(SERVICE, b"").await, Err(PickError::NoResponse));
 }
 
@@ -112,9 +117,9 @@ async fn where_nobody_is_nobody_is_found() {
 fn who_reads_late_lets_others_answer_first() {
     use plimsoll_brain::lottery::{AnswerMode, LotteryMessage, LotteryRequest};
     use plimsoll_wire::rfs::EncodeDatagram as _;
-    let mut desk = threat_tests::desk();
+    let mut node = threat_tests::daemon_node();
     let now = plimsoll_brain::Time(703_000_000);
-    let ask = |desk: &mut DaemonNode, ids: std::ops::Range<u64>| {
+    let send_requests = |node: &mut DaemonNode, ids: std::ops::Range<u64>| {
         for id in ids {
             let id = plimsoll_brain::mix(id);
             let request = LotteryRequest {
@@ -130,34 +135,40 @@ fn who_reads_late_lets_others_answer_first() {
             };
             let mut bytes = Vec::new();
             LotteryMessage::Request(request).encode(&keys(), &mut bytes).unwrap();
-            desk.receive(now, ([10, 0, 9, 9], 9).into(), &bytes);
+            node.receive(now, ([10, 0, 9, 9], 9).into(), &bytes);
         }
-        desk.take_datagrams();
-        threat_tests::statistics(desk).protocol
+        node.take_datagrams();
+        threat_tests::statistics(node).protocol
     };
     // Two members are equal: about half of fifty requests are its own, fewer than eight with a probability of
     // 1e-7.
-    let lots = ask(&mut desk, 0..50);
-    assert!(lots.won >= 8 && lots.deferred_by_lag == 0, "{lots:?}");
+    let statistics = send_requests(&mut node, 0..50);
+    assert!(statistics.won >= 8 && statistics.deferred_by_lag == 0, "{statistics:?}");
     // The others wait for the second.
-    let before = lots;
-    desk.record_delay(now, Duration::from_secs(2));
-    let lots = ask(&mut desk, 50..100);
-    assert_eq!((lots.won, lots.deferred_by_lag, lots.waiting), (before.won, 50, before.waiting), "{lots:?}");
+    let previous_statistics = statistics;
+    node.record_delay(now, Duration::from_secs(2));
+    let statistics = send_requests(&mut node, 50..100);
+    assert_eq!(
+        (statistics.won, statistics.deferred_by_lag, statistics.waiting),
+        (previous_statistics.won, 50, previous_statistics.waiting),
+        "{statistics:?}"
+    );
 }
 
 #[tokio::test]
 async fn daemons_that_answer_little_know_one_another_still() {
-    let one = rated(1, Vec::new(), 1);
-    let two = rated(2, vec![one.address()], 1);
-    let both = async {
-        let mut seen = BTreeSet::new();
-        while seen.len() < 2 {
+    let first_daemon = daemon_with_rate(1, Vec::new(), 1);
+    let second_daemon = daemon_with_rate(2, vec![first_daemon.address()], 1);
+    let see_both = async {
+        let mut members_seen = BTreeSet::new();
+        while members_seen.len() < 2 {
             // The client asks rarely; after a rejection it asks again.
-            seen.extend(client(vec![two.address()]).pick(SERVICE, b"").await.map(|pick| pick.member));
+            members_seen.extend(
+                client(vec![second_daemon.address()]).pick(SERVICE, b"").await.map(|pick| pick.member),
+            );
         }
     };
-    timeout(PATIENCE, both).await.unwrap();
+    timeout(TEST_TIMEOUT, see_both).await.unwrap();
 }
 
 #[test]
@@ -165,9 +176,9 @@ fn the_longest_infos_fit_into_what_carries_them() {
     use plimsoll_wire::rfs::{
         AnswerStatus, EncodeDatagram as _, LotteryAnswer, MIN_ROOM, NodeDescription, ServiceOffer, TablePart,
     };
-    let six = SocketAddr::from(([1; 8], 1));
+    let ipv6_address = SocketAddr::from(([1; 8], 1));
     let info: Arc<[u8]> = vec![b'x'; MAX_INFO_LENGTH].into();
-    let (none, endpoint, room) = (Vec::new(), Some(six), MIN_ROOM);
+    let (no_fallbacks, endpoint, max_bytes) = (Vec::new(), Some(ipv6_address), MIN_ROOM);
     let answer = LotteryAnswer {
         id: 1,
         service: SERVICE,
@@ -179,26 +190,27 @@ fn the_longest_infos_fit_into_what_carries_them() {
         client_time: 0,
         generation: 0,
         info: Arc::clone(&info),
-        fallbacks: none,
-        max_bytes: room,
+        fallbacks: no_fallbacks,
+        max_bytes,
     };
     assert_eq!(answer.encode(&keys(), &mut Vec::new()), Ok(()));
     // The stated number fits, and one more byte does not.
     let other = SocketAddr::from(([2; 8], 1));
     let offer = |info: Arc<[u8]>| ServiceOffer { service: SERVICE, capacity: 1, endpoint: other, info };
-    let listed = |offers| NodeDescription { member: 1, incarnation: 1, address: six, offers };
+    let node_description =
+        |offers| NodeDescription { member: 1, incarnation: 1, address: ipv6_address, offers };
     for services in [0, 1, 15, MAX_SERVICES] {
         let infos = || std::iter::repeat_n(MAX_INFO_LENGTH.min(services), services);
         let offers = infos().map(|len| offer(vec![b'x'; len].into())).collect();
-        assert_eq!(listed(offers).encoded_size(), table_bytes(infos()).0);
+        assert_eq!(node_description(offers).encoded_size(), table_bytes(infos()).0);
     }
-    let most = table_bytes(std::iter::repeat_n(0, MAX_SERVICES));
-    assert!(most.0 <= most.1, "without infos any number that is allowed fits");
-    let member = listed(vec![offer(info); 15]);
-    let (bytes, room) = table_bytes(std::iter::repeat_n(MAX_INFO_LENGTH, 15));
-    assert_eq!((member.encoded_size(), bytes <= room), (bytes, true));
+    let max_table = table_bytes(std::iter::repeat_n(0, MAX_SERVICES));
+    assert!(max_table.0 <= max_table.1, "without infos any number that is allowed fits");
+    let member = node_description(vec![offer(info); 15]);
+    let (bytes, max_bytes) = table_bytes(std::iter::repeat_n(MAX_INFO_LENGTH, 15));
+    assert_eq!((member.encoded_size(), bytes <= max_bytes), (bytes, true));
     let table = TablePart { id: 1, generation: 1, part: 0, parts: 1, members: vec![member] };
     assert_eq!(table.encode(&keys(), &mut Vec::new()), Ok(()));
-    let (bytes, room) = table_bytes(std::iter::repeat_n(MAX_INFO_LENGTH, 16));
-    assert!(bytes > room);
+    let (bytes, max_bytes) = table_bytes(std::iter::repeat_n(MAX_INFO_LENGTH, 16));
+    assert!(bytes > max_bytes);
 }

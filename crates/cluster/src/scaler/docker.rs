@@ -54,12 +54,12 @@ impl DockerContainers {
         path: &str,
         body: Option<Value>,
     ) -> Result<(StatusCode, Value), String> {
-        let door = ServerEndpoint::Unix(self.settings.socket.clone());
+        let endpoint = ServerEndpoint::Unix(self.settings.socket.clone());
         let path = format!("/{API_VERSION}{path}");
         let body = body.map(|body| ("application/json", body));
-        let patience = self.settings.timeout + self.settings.stop_timeout;
+        let request_timeout = self.settings.timeout + self.settings.stop_timeout;
         let (status, body) =
-            door.request(HttpRequest { method, path: &path, body, fields: &[] }, patience).await?;
+            endpoint.request(HttpRequest { method, path: &path, body, fields: &[] }, request_timeout).await?;
         // 304: the container is already in that state.
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             return Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)));
@@ -68,44 +68,48 @@ impl DockerContainers {
     }
 
     /// Builds the request to create a container.
-    fn creation_request(&self, wish: &InstanceSpec, address: SocketAddr) -> Value {
+    fn creation_request(&self, spec: &InstanceSpec, address: SocketAddr) -> Value {
         let DockerSettings { image, command, environment, port, .. } = &self.settings;
-        let fill = |words: &[String]| -> Vec<String> {
-            words.iter().map(|word| fill_placeholders(word, address, wish.index, &self.group)).collect()
+        let fill_all = |templates: &[String]| -> Vec<String> {
+            templates
+                .iter()
+                .map(|template| fill_placeholders(template, address, spec.index, &self.group))
+                .collect()
         };
         let port = format!("{port}/tcp");
-        let published = json!([{"HostIp": address.ip().to_string(), "HostPort": address.port().to_string()}]);
-        let mut wanted = json!({
+        let port_bindings =
+            json!([{"HostIp": address.ip().to_string(), "HostPort": address.port().to_string()}]);
+        let mut body = json!({
             "Image": image,
-            "Env": fill(environment),
+            "Env": fill_all(environment),
             "Labels": {
                 "plimsoll.group": self.group,
-                "plimsoll.index": wish.index.to_string(),
+                "plimsoll.index": spec.index.to_string(),
                 "plimsoll.address": address.to_string(),
             },
             "ExposedPorts": {&port: {}},
-            "HostConfig": {"PortBindings": {&port: published}},
+            "HostConfig": {"PortBindings": {&port: port_bindings}},
         });
         if !command.is_empty() {
-            wanted["Cmd"] = json!(fill(command));
+            body["Cmd"] = json!(fill_all(command));
         }
-        wanted
+        body
     }
 
-    async fn create_and_start(&self, wish: &InstanceSpec, address: SocketAddr) -> Result<Instance, String> {
-        let (_, made) = self
-            .request(Method::POST, "/containers/create", Some(self.creation_request(wish, address)))
+    async fn create_and_start(&self, spec: &InstanceSpec, address: SocketAddr) -> Result<Instance, String> {
+        let (_, container) = self
+            .request(Method::POST, "/containers/create", Some(self.creation_request(spec, address)))
             .await?;
-        let id = made["Id"]
+        let id = container["Id"]
             .as_str()
             .filter(|id| is_id(id))
             .ok_or("it says no `Id` of the container that it made")?;
-        if let Err(why) = self.request(Method::POST, &format!("/containers/{id}/start"), None).await {
+        if let Err(error) = self.request(Method::POST, &format!("/containers/{id}/start"), None).await {
             // The failed container is removed if possible.
             let _ = self.remove(id).await;
-            return Err(why);
+            return Err(error);
         }
-        Ok(Instance { index: wish.index, id: id.to_owned(), address })
+        Ok(Instance { index: spec.index, id: id.to_owned(), address })
     }
 
     async fn remove(&self, id: &str) -> Result<(), String> {
@@ -114,21 +118,23 @@ impl DockerContainers {
 }
 
 impl InstanceProvider for DockerContainers {
-    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
+    fn start(&self, spec: InstanceSpec) -> ProviderFuture<'_, Instance> {
         Box::pin(async move {
             let address = self.reserved.reserve(&self.settings.publish)?;
-            self.create_and_start(&wish, address).await.inspect_err(|_| self.reserved.release(&address))
+            self.create_and_start(&spec, address).await.inspect_err(|_| self.reserved.release(&address))
         })
     }
 
-    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
+    fn stop(&self, request: StopRequest) -> ProviderFuture<'_, ()> {
         Box::pin(async move {
-            let (id, seconds) = (&stop.instance.id, self.settings.stop_timeout.as_secs());
-            let gone = |why: String| if why.starts_with("it answered 404") { Ok(()) } else { Err(why) };
-            let told = self.request(Method::POST, &format!("/containers/{id}/stop?t={seconds}"), None).await;
-            told.map(drop).or_else(gone)?;
-            self.remove(id).await.or_else(gone)?;
-            self.reserved.release(&stop.instance.address);
+            let (id, seconds) = (&request.instance.id, self.settings.stop_timeout.as_secs());
+            let ignore_missing =
+                |error: String| if error.starts_with("it answered 404") { Ok(()) } else { Err(error) };
+            let result =
+                self.request(Method::POST, &format!("/containers/{id}/stop?t={seconds}"), None).await;
+            result.map(drop).or_else(ignore_missing)?;
+            self.remove(id).await.or_else(ignore_missing)?;
+            self.reserved.release(&request.instance.address);
             Ok(())
         })
     }
@@ -141,29 +147,30 @@ impl InstanceProvider for DockerContainers {
             let path = format!("/containers/json?filters={}", escaped(&filter.to_string()));
             let (_, list) = self.request(Method::GET, &path, None).await?;
             let list = list.as_array().ok_or("its list of containers is none")?;
-            let over = |one: &&Value| matches!(one["State"].as_str(), Some("exited" | "dead"));
-            for one in list.iter().filter(over) {
-                if let Some(id) = one["Id"].as_str().filter(|id| is_id(id))
-                    && let Err(why) = self.remove(id).await
+            let has_ended =
+                |container: &&Value| matches!(container["State"].as_str(), Some("exited" | "dead"));
+            for container in list.iter().filter(has_ended) {
+                if let Some(id) = container["Id"].as_str().filter(|id| is_id(id))
+                    && let Err(error) = self.remove(id).await
                 {
                     // The next poll tries again; a container that is being stopped may be gone.
-                    tracing::debug!("container {id}: {why}");
+                    tracing::debug!("container {id}: {error}");
                 }
             }
-            let instance = |one: &Value| {
-                let (id, labels) = (one["Id"].as_str().filter(|id| is_id(id))?, &one["Labels"]);
+            let to_instance = |container: &Value| {
+                let (id, labels) = (container["Id"].as_str().filter(|id| is_id(id))?, &container["Labels"]);
                 let label = |name: &str| labels[name].as_str();
                 let address = label("plimsoll.address")?.parse().ok()?;
                 let index = label("plimsoll.index")?.parse().ok()?;
                 self.reserved.mark_used(address);
                 Some(Instance { index, id: id.to_owned(), address })
             };
-            Ok(Some(list.iter().filter(|one| !over(one)).filter_map(instance).collect()))
+            Ok(Some(list.iter().filter(|container| !has_ended(container)).filter_map(to_instance).collect()))
         })
     }
 
-    fn record_exit(&self, one: &Instance) {
-        self.reserved.release(&one.address);
+    fn record_exit(&self, instance: &Instance) {
+        self.reserved.release(&instance.address);
     }
 
     fn exit_reason(&self, _: &str) -> Option<String> {
@@ -179,9 +186,9 @@ fn is_id(id: &str) -> bool {
 
 /// Escapes a text for a query (RFC 3986, section 2.1).
 fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .map(|byte| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
 }
 

@@ -32,17 +32,17 @@ pub struct ExecSettings {
 }
 
 impl InstanceProvider for ExecSettings {
-    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
+    fn start(&self, spec: InstanceSpec) -> ProviderFuture<'_, Instance> {
         Box::pin(async move {
-            let answer = run(&self.command, start_request(&wish).to_string(), self.timeout).await?;
-            parse_started(wish.index, &answer)
+            let output = run(&self.command, start_request(&spec).to_string(), self.timeout).await?;
+            parse_started(spec.index, &output)
         })
     }
 
-    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
-        Box::pin(
-            async move { run(&self.command, stop_request(&stop).to_string(), self.timeout).await.map(drop) },
-        )
+    fn stop(&self, request: StopRequest) -> ProviderFuture<'_, ()> {
+        Box::pin(async move {
+            run(&self.command, stop_request(&request).to_string(), self.timeout).await.map(drop)
+        })
     }
 
     fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>> {
@@ -54,34 +54,34 @@ impl InstanceProvider for ExecSettings {
 pub(super) async fn run(command: &[String], input: String, timeout: Duration) -> Result<Vec<u8>, String> {
     let command = command.to_vec();
     // One thread per run; the caller limits the concurrent runs.
-    let done = tokio::task::spawn_blocking(move || run_blocking(&command, &input, timeout)).await;
-    done.map_err(|error| error.to_string())?
+    let result = tokio::task::spawn_blocking(move || run_blocking(&command, &input, timeout)).await;
+    result.map_err(|error| error.to_string())?
 }
 
 fn run_blocking(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8>, String> {
     let (program, arguments) = command.split_first().ok_or("there is no command")?;
-    let mut new = Command::new(program);
-    new.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = Command::new(program);
+    process.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Its children end with it, even if they do not end by themselves.
-    new.process_group(0);
+    process.process_group(0);
     for name in REMOVED_VARIABLES {
-        new.env_remove(name);
+        process.env_remove(name);
     }
-    let mut child = new.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
-    let reader = |from: Option<Box<dyn Read + Send>>| {
-        let (to, read) = mpsc::sync_channel(1);
+    let mut child = process.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
+    let spawn_reader = |pipe: Option<Box<dyn Read + Send>>| {
+        let (sender, receiver) = mpsc::sync_channel(1);
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
-            if let Some(from) = from {
+            if let Some(pipe) = pipe {
                 // The relevant part; a program that writes more receives a closed pipe.
-                let _ = from.take(MAX_RESPONSE_LENGTH as u64 + 1).read_to_end(&mut bytes);
+                let _ = pipe.take(MAX_RESPONSE_LENGTH as u64 + 1).read_to_end(&mut bytes);
             }
-            let _ = to.send(bytes);
+            let _ = sender.send(bytes);
         });
-        read
+        receiver
     };
-    let out = reader(child.stdout.take().map(|out| Box::new(out) as _));
-    let said = reader(child.stderr.take().map(|said| Box::new(said) as _));
+    let stdout = spawn_reader(child.stdout.take().map(|pipe| Box::new(pipe) as _));
+    let stderr = spawn_reader(child.stderr.take().map(|pipe| Box::new(pipe) as _));
     if let Some(mut stdin) = child.stdin.take() {
         // A program that does not read its input may not need it.
         let _ = stdin.write_all(input.as_bytes());
@@ -103,25 +103,25 @@ fn run_blocking(command: &[String], input: &str, timeout: Duration) -> Result<Ve
         }
     };
     if !status.success() {
-        let said = said.recv_timeout(PIPE_GRACE).unwrap_or_default();
-        let last =
-            String::from_utf8_lossy(&said).lines().rev().find(|line| !line.trim().is_empty()).map(shorten);
-        let last = last.map(|last| format!(": {last}")).unwrap_or_default();
-        return Err(format!("`{program}` failed, {status}{last}"));
+        let stderr = stderr.recv_timeout(PIPE_GRACE).unwrap_or_default();
+        let last_line =
+            String::from_utf8_lossy(&stderr).lines().rev().find(|line| !line.trim().is_empty()).map(shorten);
+        let last_line = last_line.map(|last_line| format!(": {last_line}")).unwrap_or_default();
+        return Err(format!("`{program}` failed, {status}{last_line}"));
     }
-    let answer = out
+    let output = stdout
         .recv_timeout(PIPE_GRACE)
         .map_err(|_| format!("`{program}` left its output open to what it started"))?;
-    if answer.len() > MAX_RESPONSE_LENGTH {
+    if output.len() > MAX_RESPONSE_LENGTH {
         return Err(format!("`{program}` wrote more than {MAX_RESPONSE_LENGTH} bytes"));
     }
-    Ok(answer)
+    Ok(output)
 }
 
 /// Shortens an external line for a message and replaces its control characters.
 pub(super) fn shorten(line: &str) -> String {
-    let plain = line.trim().chars().map(|char| if char.is_control() { '\u{fffd}' } else { char });
-    plain.take(200).collect()
+    let printable = line.trim().chars().map(|char| if char.is_control() { '\u{fffd}' } else { char });
+    printable.take(200).collect()
 }
 
 /// The program's children may hold its pipes; this limits the wait for them.

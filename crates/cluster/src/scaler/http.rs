@@ -52,38 +52,38 @@ impl ServerEndpoint {
     /// Sends a request. Returns the status and the body of the response.
     pub(super) async fn request(
         &self,
-        ask: HttpRequest<'_>,
-        patience: Duration,
+        request: HttpRequest<'_>,
+        request_timeout: Duration,
     ) -> Result<(StatusCode, Bytes), String> {
-        let answered = timeout(patience, self.exchange(ask)).await;
-        answered.unwrap_or_else(|_| Err(format!("no answer within {} s", patience.as_secs_f64())))
+        let result = timeout(request_timeout, self.exchange(request)).await;
+        result.unwrap_or_else(|_| Err(format!("no answer within {} s", request_timeout.as_secs_f64())))
     }
 
-    async fn exchange(&self, ask: HttpRequest<'_>) -> Result<(StatusCode, Bytes), String> {
-        let failed = |error: std::io::Error| format!("cannot connect: {error}");
+    async fn exchange(&self, request: HttpRequest<'_>) -> Result<(StatusCode, Bytes), String> {
+        let connect_error = |error: std::io::Error| format!("cannot connect: {error}");
         match self {
             Self::Unix(path) => {
                 let stream = UnixStream::connect(path).await;
                 self.send(
                     stream.map_err(|error| format!("cannot connect to {}: {error}", path.display()))?,
-                    ask,
+                    request,
                 )
                 .await
             }
             Self::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
-                self.send(stream, ask).await
+                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(connect_error)?;
+                self.send(stream, request).await
             }
             Self::Tls { host, port, config } => {
                 let name = ServerName::try_from(host.clone()).map_err(|error| error.to_string())?;
-                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
-                let secure = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
-                self.send(secure.map_err(|error| format!("TLS: {error}"))?, ask).await
+                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(connect_error)?;
+                let tls_stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
+                self.send(tls_stream.map_err(|error| format!("TLS: {error}"))?, request).await
             }
         }
     }
 
-    async fn send<S>(&self, stream: S, ask: HttpRequest<'_>) -> Result<(StatusCode, Bytes), String>
+    async fn send<S>(&self, stream: S, request: HttpRequest<'_>) -> Result<(StatusCode, Bytes), String>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -94,23 +94,23 @@ impl ServerEndpoint {
             .map_err(|error| error.to_string())?;
         // Ends with the request, on success and on failure.
         let _driver = AbortOnDrop(tokio::spawn(connection).abort_handle());
-        let mut request = Request::builder()
-            .method(ask.method)
-            .uri(ask.path)
+        let mut builder = Request::builder()
+            .method(request.method)
+            .uri(request.path)
             .header(HOST, self.authority())
             .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
             .header(CONNECTION, "close");
-        for (name, value) in ask.fields {
-            request = request.header(name, value);
+        for (name, value) in request.fields {
+            builder = builder.header(name, value);
         }
-        let body = match ask.body {
+        let body = match request.body {
             None => Full::default(),
-            Some((kind, body)) => {
-                request = request.header(CONTENT_TYPE, kind);
+            Some((content_type, body)) => {
+                builder = builder.header(CONTENT_TYPE, content_type);
                 Full::new(Bytes::from(body.to_string()))
             }
         };
-        let request = request.body(body).map_err(|error| error.to_string())?;
+        let request = builder.body(body).map_err(|error| error.to_string())?;
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let status = response.status();
         let body =

@@ -71,14 +71,15 @@ impl KubernetesSettings {
         };
         let bearer = account.bearer()?;
         let (host, port) = (self.host.clone(), self.port);
-        let door = match self.tls {
+        let endpoint = match self.tls {
             false => ServerEndpoint::Tcp { host, port },
             true => ServerEndpoint::Tls { host, port, config: self.tls_config()? },
         };
         let path = format!("/apis/apps/v1/namespaces/{namespace}/{}/{}/scale", self.resource, self.name);
-        let fields = &[(AUTHORIZATION, bearer), (ACCEPT, "application/json".into())];
-        let (status, body) =
-            door.request(HttpRequest { method, path: &path, body, fields }, self.timeout).await?;
+        let headers = &[(AUTHORIZATION, bearer), (ACCEPT, "application/json".into())];
+        let (status, body) = endpoint
+            .request(HttpRequest { method, path: &path, body, fields: headers }, self.timeout)
+            .await?;
         if !status.is_success() {
             return Err(error_message(status, &body));
         }
@@ -86,8 +87,8 @@ impl KubernetesSettings {
             serde_json::from_slice(&body).map_err(|error| format!("its answer is no JSON: {error}"))?;
         // A 0 may be omitted; a response without `spec` is not a scale.
         let spec = scale["spec"].as_object().ok_or("its answer has no `spec`")?;
-        let asked = spec.get("replicas").and_then(Value::as_u64).unwrap_or(0);
-        Ok(u32::try_from(asked).unwrap_or(u32::MAX))
+        let replicas = spec.get("replicas").and_then(Value::as_u64).unwrap_or(0);
+        Ok(u32::try_from(replicas).unwrap_or(u32::MAX))
     }
 
     /// Builds a TLS configuration that trusts the cluster's authority only.

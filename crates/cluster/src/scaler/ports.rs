@@ -17,16 +17,18 @@ impl AddressRange {
     /// Returns a free address that is not in `taken`. Another process may bind it before the server does;
     /// then the server ends, and another one is started.
     pub(super) fn find_free(&self, taken: &BTreeSet<SocketAddr>) -> Result<SocketAddr, String> {
-        let listens = |port: u16| TcpListener::bind((self.ip, port)).and_then(|socket| socket.local_addr());
+        let try_bind = |port: u16| TcpListener::bind((self.ip, port)).and_then(|socket| socket.local_addr());
         let Some((first, last)) = self.ports else {
             // The kernel does not return one port twice in a row.
-            let found = (0..TRIES).filter_map(|_| listens(0).ok()).find(|found| !taken.contains(found));
-            return found.ok_or_else(|| format!("no port of {} is free", self.ip));
+            let address =
+                (0..TRIES).filter_map(|_| try_bind(0).ok()).find(|address| !taken.contains(address));
+            return address.ok_or_else(|| format!("no port of {} is free", self.ip));
         };
-        let mut wanted =
-            (first..=last).map(|port| SocketAddr::new(self.ip, port)).filter(|one| !taken.contains(one));
-        let found = wanted.find(|one| listens(one.port()).is_ok());
-        found.ok_or_else(|| format!("no port of {} from {first} to {last} is free", self.ip))
+        let mut candidates = (first..=last)
+            .map(|port| SocketAddr::new(self.ip, port))
+            .filter(|candidate| !taken.contains(candidate));
+        let address = candidates.find(|candidate| try_bind(candidate.port()).is_ok());
+        address.ok_or_else(|| format!("no port of {} from {first} to {last} is free", self.ip))
     }
 }
 
@@ -36,11 +38,11 @@ pub(super) struct ReservedAddresses(Mutex<BTreeSet<SocketAddr>>);
 
 impl ReservedAddresses {
     /// Reserves a free address.
-    pub(super) fn reserve(&self, place: &AddressRange) -> Result<SocketAddr, String> {
+    pub(super) fn reserve(&self, range: &AddressRange) -> Result<SocketAddr, String> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = place.find_free(&taken)?;
-        taken.insert(found);
-        Ok(found)
+        let address = range.find_free(&taken)?;
+        taken.insert(address);
+        Ok(address)
     }
 
     pub(super) fn mark_used(&self, address: SocketAddr) {
@@ -53,8 +55,9 @@ impl ReservedAddresses {
 }
 
 /// Replaces `{port}`, `{host}`, `{address}`, `{index}` and `{group}` in an argument of a command.
-pub(super) fn fill_placeholders(word: &str, address: SocketAddr, index: u32, group: &str) -> String {
-    word.replace("{port}", &address.port().to_string())
+pub(super) fn fill_placeholders(template: &str, address: SocketAddr, index: u32, group: &str) -> String {
+    template
+        .replace("{port}", &address.port().to_string())
         .replace("{host}", &address.ip().to_string())
         .replace("{address}", &address.to_string())
         .replace("{index}", &index.to_string())

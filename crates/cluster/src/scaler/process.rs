@@ -66,7 +66,7 @@ struct HeldProcess {
 struct ProcessIdentity {
     pid: i32,
     /// The start time in clock ticks since boot.
-    start: u64,
+    started_at: u64,
 }
 
 impl ProcessIdentity {
@@ -77,9 +77,9 @@ impl ProcessIdentity {
         // later the start time.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_whitespace();
-        let alive = fields.next().is_some_and(|state| state != "Z" && state != "X");
-        let start = fields.nth(18)?.parse().ok()?;
-        alive.then_some(Self { pid, start })
+        let is_alive = fields.next().is_some_and(|state| state != "Z" && state != "X");
+        let started_at = fields.nth(18)?.parse().ok()?;
+        is_alive.then_some(Self { pid, started_at })
     }
 
     /// Returns `true` if no running process has this PID.
@@ -92,13 +92,13 @@ impl ProcessIdentity {
     }
 
     fn id(self) -> String {
-        format!("{}-{}", self.pid, self.start)
+        format!("{}-{}", self.pid, self.started_at)
     }
 
     /// Parses the result of [`id`](Self::id).
     fn parse(id: &str) -> Option<Self> {
-        let (pid, start) = id.split_once('-')?;
-        Some(Self { pid: pid.parse().ok().filter(|pid| *pid > 0)?, start: start.parse().ok()? })
+        let (pid, started_at) = id.split_once('-')?;
+        Some(Self { pid: pid.parse().ok().filter(|pid| *pid > 0)?, started_at: started_at.parse().ok()? })
     }
 }
 
@@ -106,7 +106,7 @@ impl HeldProcess {
     /// Returns the reason of the end, if the process has ended.
     fn exit_reason(&mut self) -> Option<String> {
         if ProcessIdentity::find(self.identity.pid)
-            .is_some_and(|now| self.child.is_some() || now == self.identity)
+            .is_some_and(|current| self.child.is_some() || current == self.identity)
         {
             return None;
         }
@@ -161,52 +161,56 @@ impl ProcessProvider {
         processes
     }
 
-    fn spawn(&self, wish: &InstanceSpec, address: SocketAddr) -> Result<HeldProcess, String> {
+    fn spawn(&self, spec: &InstanceSpec, address: SocketAddr) -> Result<HeldProcess, String> {
         let ProcessSettings { command, environment, folder, log, .. } = &self.settings;
-        let fill = |word: &str| fill_placeholders(word, address, wish.index, &self.group);
+        let fill_template = |template: &str| fill_placeholders(template, address, spec.index, &self.group);
         let (program, arguments) = command.split_first().ok_or("there is no command")?;
-        let mut new = Command::new(fill(program));
-        new.args(arguments.iter().map(|word| fill(word))).process_group(0).stdin(Stdio::null());
-        new.envs(environment.iter().map(|(name, value)| (name, fill(value))));
+        let mut command_builder = Command::new(fill_template(program));
+        command_builder
+            .args(arguments.iter().map(|template| fill_template(template)))
+            .process_group(0)
+            .stdin(Stdio::null());
+        command_builder.envs(environment.iter().map(|(name, value)| (name, fill_template(value))));
         for name in REMOVED_VARIABLES {
-            new.env_remove(name);
+            command_builder.env_remove(name);
         }
         if let Some(folder) = folder {
-            new.current_dir(folder);
+            command_builder.current_dir(folder);
         }
         match log {
-            None => new.stdout(Stdio::null()).stderr(Stdio::null()),
+            None => command_builder.stdout(Stdio::null()).stderr(Stdio::null()),
             Some(log) => {
-                let path = fill(&log.to_string_lossy());
+                let path = fill_template(&log.to_string_lossy());
                 let file = OpenOptions::new().append(true).create(true).open(&path);
                 let file = file.map_err(|error| format!("cannot write {path}: {error}"))?;
-                let other = file.try_clone().map_err(|error| error.to_string())?;
-                new.stdout(file).stderr(other)
+                let log_copy = file.try_clone().map_err(|error| error.to_string())?;
+                command_builder.stdout(file).stderr(log_copy)
             }
         };
-        let child = new.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
+        let child = command_builder.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
         let pid = Pid::from_child(&child).as_raw_nonzero().get();
         // The next poll reports a process that has already ended.
-        let identity = ProcessIdentity::find(pid).unwrap_or(ProcessIdentity { pid, start: 0 });
-        let instance = Instance { index: wish.index, id: identity.id(), address };
+        let identity = ProcessIdentity::find(pid).unwrap_or(ProcessIdentity { pid, started_at: 0 });
+        let instance = Instance { index: spec.index, id: identity.id(), address };
         Ok(HeldProcess { instance, identity, child: Some(child) })
     }
 
     /// Writes the list of processes to the file.
-    fn save_state(&self, held: &BTreeMap<String, HeldProcess>) {
+    fn save_state(&self, processes: &BTreeMap<String, HeldProcess>) {
         let Some(path) = &self.settings.state_file else { return };
-        let one = |held: &HeldProcess| {
-            let HeldProcess { instance, identity, .. } = held;
+        let process_json = |process: &HeldProcess| {
+            let HeldProcess { instance, identity, .. } = process;
             json!({
                 "index": instance.index, "address": instance.address.to_string(),
-                "pid": identity.pid, "start": identity.start,
+                "pid": identity.pid, "start": identity.started_at,
             })
         };
-        let all: Vec<Value> = held.values().map(one).collect();
-        let text = json!({"schema": 1, "group": self.group, "processes": all}).to_string();
-        let beside = path.with_added_extension("new");
-        if let Err(error) = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)) {
-            let _ = fs::remove_file(&beside);
+        let process_list: Vec<Value> = processes.values().map(process_json).collect();
+        let text = json!({"schema": 1, "group": self.group, "processes": process_list}).to_string();
+        let temporary_path = path.with_added_extension("new");
+        if let Err(error) = fs::write(&temporary_path, text).and_then(|()| fs::rename(&temporary_path, path))
+        {
+            let _ = fs::remove_file(&temporary_path);
             tracing::warn!(
                 "cannot write {}: {error}; a balancer after this one would not find the members of {}",
                 path.display(),
@@ -223,50 +227,53 @@ impl ProcessProvider {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return tracing::warn!("cannot read {}: {error}", path.display()),
         };
-        let Ok(known) = serde_json::from_slice::<Value>(&text) else {
+        let Ok(saved_state) = serde_json::from_slice::<Value>(&text) else {
             return tracing::warn!("{} is no state of processes; it is written anew", path.display());
         };
-        let mut held = lock(&self.processes);
-        for one in known["processes"].as_array().into_iter().flatten().take(MOST) {
-            let number = |name: &str| one[name].as_u64();
-            let (Some(index), Some(pid), Some(start)) = (number("index"), number("pid"), number("start"))
+        let mut processes = lock(&self.processes);
+        for entry in saved_state["processes"].as_array().into_iter().flatten().take(MAX_PROCESSES) {
+            let integer = |name: &str| entry[name].as_u64();
+            let (Some(index), Some(pid), Some(started_at)) =
+                (integer("index"), integer("pid"), integer("start"))
             else {
                 continue;
             };
             let (Ok(index), Ok(pid)) = (u32::try_from(index), i32::try_from(pid)) else { continue };
-            let Some(address) = one["address"].as_str().and_then(|text| text.parse().ok()) else { continue };
-            let identity = ProcessIdentity { pid, start };
+            let Some(address) = entry["address"].as_str().and_then(|text| text.parse().ok()) else {
+                continue;
+            };
+            let identity = ProcessIdentity { pid, started_at };
             if identity.is_running() {
                 let instance = Instance { index, id: identity.id(), address };
                 self.reserved.mark_used(address);
-                held.insert(instance.id.clone(), HeldProcess { instance, identity, child: None });
+                processes.insert(instance.id.clone(), HeldProcess { instance, identity, child: None });
             }
         }
     }
 
     /// Removes the processes that have ended.
     fn reap_ended(&self) {
-        let mut held = lock(&self.processes);
+        let mut processes = lock(&self.processes);
         let mut ended: Vec<(String, String)> = Vec::new();
-        for (id, one) in held.iter_mut() {
-            if let Some(why) = one.exit_reason() {
-                ended.push((id.clone(), why));
+        for (id, process) in processes.iter_mut() {
+            if let Some(exit_reason) = process.exit_reason() {
+                ended.push((id.clone(), exit_reason));
             }
         }
         if ended.is_empty() {
             return;
         }
-        let mut words = lock(&self.exit_reasons);
-        for (id, why) in ended {
-            if let Some(one) = held.remove(&id) {
-                self.reserved.release(&one.instance.address);
+        let mut exit_reasons = lock(&self.exit_reasons);
+        for (id, exit_reason) in ended {
+            if let Some(process) = processes.remove(&id) {
+                self.reserved.release(&process.instance.address);
             }
-            words.insert(id, why);
-            while words.len() > MOST {
-                words.pop_first();
+            exit_reasons.insert(id, exit_reason);
+            while exit_reasons.len() > MAX_PROCESSES {
+                exit_reasons.pop_first();
             }
         }
-        self.save_state(&held);
+        self.save_state(&processes);
     }
 }
 
@@ -274,48 +281,48 @@ impl Drop for ProcessProvider {
     /// Processes that could not be found again are killed.
     fn drop(&mut self) {
         if self.settings.state_file.is_none() {
-            lock(&self.processes).values().for_each(|one| one.signal(Signal::KILL));
+            lock(&self.processes).values().for_each(|process| process.signal(Signal::KILL));
         }
     }
 }
 
 impl InstanceProvider for ProcessProvider {
-    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
+    fn start(&self, spec: InstanceSpec) -> ProviderFuture<'_, Instance> {
         Box::pin(async move {
             let address = self.reserved.reserve(&self.settings.listen)?;
-            let new = self.spawn(&wish, address).inspect_err(|_| self.reserved.release(&address))?;
-            let instance = new.instance.clone();
-            let mut held = lock(&self.processes);
-            held.insert(instance.id.clone(), new);
-            self.save_state(&held);
+            let process = self.spawn(&spec, address).inspect_err(|_| self.reserved.release(&address))?;
+            let instance = process.instance.clone();
+            let mut processes = lock(&self.processes);
+            processes.insert(instance.id.clone(), process);
+            self.save_state(&processes);
             Ok(instance)
         })
     }
 
-    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
+    fn stop(&self, request: StopRequest) -> ProviderFuture<'_, ()> {
         Box::pin(async move {
-            let id = &stop.instance.id;
-            let tell = |signal| {
+            let id = &request.instance.id;
+            let send_signal = |signal| {
                 self.reap_ended();
-                let held = lock(&self.processes);
-                let there = held.get(id);
-                if let Some(one) = there {
-                    one.signal(signal);
+                let processes = lock(&self.processes);
+                let process = processes.get(id);
+                if let Some(process) = process {
+                    process.signal(signal);
                 }
-                there.is_some()
+                process.is_some()
             };
             let deadline = Instant::now() + self.settings.stop_timeout;
-            let mut there = tell(Signal::TERM);
+            let mut is_running = send_signal(Signal::TERM);
             let mut killed = false;
-            while there {
+            while is_running {
                 sleep(PAUSE).await;
                 self.reap_ended();
-                there = lock(&self.processes).contains_key(id);
-                if there && Instant::now() >= deadline {
+                is_running = lock(&self.processes).contains_key(id);
+                if is_running && Instant::now() >= deadline {
                     if killed && Instant::now() >= deadline + KILL_TIMEOUT {
-                        return Err(format!("{} cannot be ended, not even by SIGKILL", stop.instance.id));
+                        return Err(format!("{} cannot be ended, not even by SIGKILL", request.instance.id));
                     }
-                    there = tell(Signal::KILL);
+                    is_running = send_signal(Signal::KILL);
                     killed = true;
                 }
             }
@@ -326,19 +333,23 @@ impl InstanceProvider for ProcessProvider {
     fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>> {
         Box::pin(async move {
             self.reap_ended();
-            Ok(Some(lock(&self.processes).values().map(|one| one.instance.clone()).collect()))
+            Ok(Some(lock(&self.processes).values().map(|process| process.instance.clone()).collect()))
         })
     }
 
-    fn adopt(&self, one: &Instance) {
-        let Some(identity) = ProcessIdentity::parse(&one.id).filter(|identity| identity.is_running()) else {
+    fn adopt(&self, instance: &Instance) {
+        let Some(identity) = ProcessIdentity::parse(&instance.id).filter(|identity| identity.is_running())
+        else {
             return;
         };
-        let mut held = lock(&self.processes);
-        if !held.contains_key(&one.id) {
-            self.reserved.mark_used(one.address);
-            held.insert(one.id.clone(), HeldProcess { instance: one.clone(), identity, child: None });
-            self.save_state(&held);
+        let mut processes = lock(&self.processes);
+        if !processes.contains_key(&instance.id) {
+            self.reserved.mark_used(instance.address);
+            processes.insert(
+                instance.id.clone(),
+                HeldProcess { instance: instance.clone(), identity, child: None },
+            );
+            self.save_state(&processes);
         }
     }
 
@@ -353,10 +364,10 @@ impl InstanceProvider for ProcessProvider {
     }
 
     fn exit_reason(&self, id: &str) -> Option<String> {
-        let why = lock(&self.exit_reasons).remove(id)?;
+        let exit_reason = lock(&self.exit_reasons).remove(id)?;
         Some(match &self.settings.log {
-            Some(_) => why,
-            None => format!("{why}; name a `log` to see what it says"),
+            Some(_) => exit_reason,
+            None => format!("{exit_reason}; name a `log` to see what it says"),
         })
     }
 }
@@ -366,7 +377,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The maximum number of processes in the file, and of stored reasons.
-const MOST: usize = 4096;
+const MAX_PROCESSES: usize = 4096;
 
 /// The interval of checks whether a signalled process has ended.
 const PAUSE: Duration = Duration::from_millis(20);

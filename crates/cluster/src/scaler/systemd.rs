@@ -34,9 +34,9 @@ impl SystemdSettings {
         Some(SocketAddr::new(self.ip, u16::try_from(port).ok()?))
     }
 
-    async fn run_systemctl(&self, words: &[&str]) -> Result<Vec<u8>, String> {
+    async fn run_systemctl(&self, arguments: &[&str]) -> Result<Vec<u8>, String> {
         let user = self.user.then_some("--user");
-        let command = [self.systemctl.as_str()].into_iter().chain(user).chain(words.iter().copied());
+        let command = [self.systemctl.as_str()].into_iter().chain(user).chain(arguments.iter().copied());
         run(&command.map(str::to_owned).collect::<Vec<_>>(), String::new(), self.timeout).await
     }
 
@@ -47,25 +47,25 @@ impl SystemdSettings {
 }
 
 impl InstanceProvider for SystemdSettings {
-    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
+    fn start(&self, spec: InstanceSpec) -> ProviderFuture<'_, Instance> {
         Box::pin(async move {
-            let unit = self.unit(wish.index);
-            let address = self.address(wish.index).ok_or_else(|| format!("there is no port for {unit}"))?;
+            let unit = self.unit(spec.index);
+            let address = self.address(spec.index).ok_or_else(|| format!("there is no port for {unit}"))?;
             self.run_systemctl(&["start", "--no-ask-password", &unit]).await?;
-            Ok(Instance { index: wish.index, id: unit, address })
+            Ok(Instance { index: spec.index, id: unit, address })
         })
     }
 
-    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
+    fn stop(&self, request: StopRequest) -> ProviderFuture<'_, ()> {
         Box::pin(async move {
-            self.run_systemctl(&["stop", "--no-ask-password", &stop.instance.id]).await.map(drop)
+            self.run_systemctl(&["stop", "--no-ask-password", &request.instance.id]).await.map(drop)
         })
     }
 
     fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>> {
         Box::pin(async move {
             let pattern = format!("{}@*.service", self.template);
-            let words = [
+            let arguments = [
                 "list-units",
                 "--plain",
                 "--no-legend",
@@ -73,14 +73,14 @@ impl InstanceProvider for SystemdSettings {
                 "--state=active,activating,reloading",
                 &pattern,
             ];
-            let answer = self.run_systemctl(&words).await?;
-            let answer = String::from_utf8_lossy(&answer);
-            let units = answer.lines().filter_map(|line| line.split_whitespace().next());
-            let instance = |unit: &str| {
+            let output = self.run_systemctl(&arguments).await?;
+            let output = String::from_utf8_lossy(&output);
+            let units = output.lines().filter_map(|line| line.split_whitespace().next());
+            let to_instance = |unit: &str| {
                 let index = self.parse_index(unit)?;
                 Some(Instance { index, id: unit.to_owned(), address: self.address(index)? })
             };
-            Ok(Some(units.filter_map(instance).collect()))
+            Ok(Some(units.filter_map(to_instance).collect()))
         })
     }
 }

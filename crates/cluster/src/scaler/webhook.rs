@@ -27,22 +27,22 @@ pub struct WebhookSettings {
 }
 
 impl WebhookSettings {
-    async fn send(&self, order: Value) -> Result<Bytes, String> {
-        let door = ServerEndpoint::Tcp { host: self.host.clone(), port: self.port };
-        let body = Some(("application/json", order));
-        let ask = HttpRequest { method: Method::POST, path: &self.path, body, fields: &[] };
-        let (status, body) = door.request(ask, self.timeout).await?;
+    async fn send(&self, body: Value) -> Result<Bytes, String> {
+        let endpoint = ServerEndpoint::Tcp { host: self.host.clone(), port: self.port };
+        let body = Some(("application/json", body));
+        let request = HttpRequest { method: Method::POST, path: &self.path, body, fields: &[] };
+        let (status, body) = endpoint.request(request, self.timeout).await?;
         if status.is_success() { Ok(body) } else { Err(error_message(status, &body)) }
     }
 }
 
 impl InstanceProvider for WebhookSettings {
-    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
-        Box::pin(async move { parse_started(wish.index, &self.send(start_request(&wish)).await?) })
+    fn start(&self, spec: InstanceSpec) -> ProviderFuture<'_, Instance> {
+        Box::pin(async move { parse_started(spec.index, &self.send(start_request(&spec)).await?) })
     }
 
-    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
-        Box::pin(async move { self.send(stop_request(&stop)).await.map(drop) })
+    fn stop(&self, request: StopRequest) -> ProviderFuture<'_, ()> {
+        Box::pin(async move { self.send(stop_request(&request)).await.map(drop) })
     }
 
     fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>> {

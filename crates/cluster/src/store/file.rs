@@ -17,9 +17,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{MAX_ENTRIES, StoreEntry, StoreSnapshot};
 
-const BEGIN: &str = "{\"plimsoll_store\":1,\"sha256\":\"";
-const MIDDLE: &str = "\",\"state\":";
-const END: &str = "}\n";
+const HEADER_START: &str = "{\"plimsoll_store\":1,\"sha256\":\"";
+const HEADER_END: &str = "\",\"state\":";
+const FOOTER: &str = "}\n";
 
 /// The maximum size; larger files are not stores.
 const MAX_SIZE: u64 = 1 << 30;
@@ -44,8 +44,8 @@ pub(super) fn fingerprint(path: &Path) -> Option<StoreFingerprint> {
     Some(fingerprint_of(&fs::metadata(path).ok()?))
 }
 
-fn fingerprint_of(found: &fs::Metadata) -> StoreFingerprint {
-    StoreFingerprint(found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
+fn fingerprint_of(metadata: &fs::Metadata) -> StoreFingerprint {
+    StoreFingerprint(metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
 }
 
 /// Reads the file.
@@ -54,31 +54,31 @@ fn fingerprint_of(found: &fs::Metadata) -> StoreFingerprint {
 /// The system denies reading it.
 pub(super) fn read(path: &Path) -> io::Result<FileContents> {
     // Opening something other than a file could block forever.
-    let wait_not = OFlags::NONBLOCK.bits() as i32;
-    let file = match OpenOptions::new().read(true).custom_flags(wait_not).open(path) {
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    let file = match OpenOptions::new().read(true).custom_flags(nonblocking).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(FileContents::Missing),
         Err(error) => return Err(error),
     };
-    let found = file.metadata()?;
-    if !found.is_file() {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
     }
-    let stamp = fingerprint_of(&found);
+    let fingerprint = fingerprint_of(&metadata);
     let mut bytes = Vec::new();
     file.take(MAX_SIZE + 1).read_to_end(&mut bytes)?;
     Ok(match parse(&bytes) {
-        Ok(view) => FileContents::Valid(stamp, view),
-        Err(why) => FileContents::Invalid(why),
+        Ok(snapshot) => FileContents::Valid(fingerprint, snapshot),
+        Err(error) => FileContents::Invalid(error),
     })
 }
 
 /// Renames an invalid file. Returns its new path.
 pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let aside = path.with_added_extension(format!("bad-{unix}"));
-    fs::rename(path, &aside)?;
-    Ok(aside)
+    let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let backup_path = path.with_added_extension(format!("bad-{timestamp}"));
+    fs::rename(path, &backup_path)?;
+    Ok(backup_path)
 }
 
 /// The error of saving a file.
@@ -90,31 +90,32 @@ pub(super) struct SaveError {
 }
 
 /// Writes another file, syncs it, and renames it over the previous one.
-pub(super) fn save(path: &Path, view: &StoreSnapshot) -> Result<StoreFingerprint, SaveError> {
-    let beside = path.with_added_extension("new");
-    let stamp = write_and_rename(&beside, path, &text(view)).map_err(|why| {
+pub(super) fn save(path: &Path, snapshot: &StoreSnapshot) -> Result<StoreFingerprint, SaveError> {
+    let temporary_path = path.with_added_extension("new");
+    let fingerprint = write_and_rename(&temporary_path, path, &encode(snapshot)).map_err(|error| {
         // A partial file takes space that may be scarce.
-        let _ = fs::remove_file(&beside);
-        SaveError { is_in_place: false, why }
+        let _ = fs::remove_file(&temporary_path);
+        SaveError { is_in_place: false, why: error }
     })?;
     // Otherwise the name may refer to the previous file after a power failure.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let safe = File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
-    safe.map_err(|why| SaveError { is_in_place: true, why })?;
-    Ok(stamp)
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let sync_result =
+        File::open(directory.unwrap_or_else(|| Path::new("."))).and_then(|directory| directory.sync_all());
+    sync_result.map_err(|error| SaveError { is_in_place: true, why: error })?;
+    Ok(fingerprint)
 }
 
 /// Writes a file and renames it to `path`.
-fn write_and_rename(beside: &Path, path: &Path, text: &[u8]) -> io::Result<StoreFingerprint> {
+fn write_and_rename(temporary_path: &Path, path: &Path, contents: &[u8]) -> io::Result<StoreFingerprint> {
     let mut options = OpenOptions::new();
     // Its contents may reveal the addresses of all servers.
     options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(beside)?;
-    file.write_all(text)?;
+    let mut file = options.open(temporary_path)?;
+    file.write_all(contents)?;
     file.sync_all()?;
-    let stamp = fingerprint_of(&file.metadata()?);
-    fs::rename(beside, path)?;
-    Ok(stamp)
+    let fingerprint = fingerprint_of(&file.metadata()?);
+    fs::rename(temporary_path, path)?;
+    Ok(fingerprint)
 }
 
 /// Prevents other processes from changing the store while the lock is held.
@@ -125,7 +126,7 @@ pub(super) fn lock(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn text(view: &StoreSnapshot) -> Vec<u8> {
+fn encode(snapshot: &StoreSnapshot) -> Vec<u8> {
     let entry = |(key, entry): (&String, &StoreEntry)| {
         let mut object = json!({"value": &*entry.value, "revision": entry.revision});
         if entry.lease != 0 {
@@ -133,9 +134,9 @@ fn text(view: &StoreSnapshot) -> Vec<u8> {
         }
         (key.clone(), object)
     };
-    let entries: Map<String, Value> = view.entries.iter().map(entry).collect();
-    let state = json!({"revision": view.revision, "entries": entries}).to_string();
-    [BEGIN, &checksum(state.as_bytes()), MIDDLE, &state, END].concat().into_bytes()
+    let entries: Map<String, Value> = snapshot.entries.iter().map(entry).collect();
+    let state = json!({"revision": snapshot.revision, "entries": entries}).to_string();
+    [HEADER_START, &checksum(state.as_bytes()), HEADER_END, &state, FOOTER].concat().into_bytes()
 }
 
 fn checksum(bytes: &[u8]) -> String {
@@ -146,20 +147,20 @@ fn parse(bytes: &[u8]) -> Result<StoreSnapshot, String> {
     if bytes.is_empty() {
         return Err("it is empty".into());
     }
-    let foreign = || "it is no store of plimsoll's".to_owned();
-    let rest = bytes.strip_prefix(BEGIN.as_bytes()).ok_or_else(foreign)?;
-    let torn = || "it is torn: its checksum is not that of what it says".to_owned();
-    let (wanted, rest) = rest.split_at_checked(64).ok_or_else(torn)?;
-    let state = rest.strip_prefix(MIDDLE.as_bytes()).ok_or_else(torn)?;
-    let state = state.strip_suffix(END.as_bytes()).ok_or_else(torn)?;
-    if checksum(state).as_bytes() != wanted {
-        return Err(torn());
+    let foreign_error = || "it is no store of plimsoll's".to_owned();
+    let rest = bytes.strip_prefix(HEADER_START.as_bytes()).ok_or_else(foreign_error)?;
+    let torn_error = || "it is torn: its checksum is not that of what it says".to_owned();
+    let (expected_checksum, rest) = rest.split_at_checked(64).ok_or_else(torn_error)?;
+    let state = rest.strip_prefix(HEADER_END.as_bytes()).ok_or_else(torn_error)?;
+    let state = state.strip_suffix(FOOTER.as_bytes()).ok_or_else(torn_error)?;
+    if checksum(state).as_bytes() != expected_checksum {
+        return Err(torn_error());
     }
-    let state: Value = serde_json::from_slice(state).map_err(|why| format!("it is no JSON: {why}"))?;
-    view(&state).ok_or_else(|| "it does not say what a store says".to_owned())
+    let state: Value = serde_json::from_slice(state).map_err(|error| format!("it is no JSON: {error}"))?;
+    parse_snapshot(&state).ok_or_else(|| "it does not say what a store says".to_owned())
 }
 
-fn view(state: &Value) -> Option<StoreSnapshot> {
+fn parse_snapshot(state: &Value) -> Option<StoreSnapshot> {
     let revision = state["revision"].as_i64()?;
     let entry = |(key, entry): (&String, &Value)| {
         let value = entry["value"].as_str()?.into();
@@ -168,14 +169,14 @@ fn view(state: &Value) -> Option<StoreSnapshot> {
     };
     let entries = state["entries"].as_object()?;
     let entries = entries.iter().map(entry).collect::<Option<_>>()?;
-    Some(StoreSnapshot { revision, entries }).filter(|view| view.entries.len() <= MAX_ENTRIES)
+    Some(StoreSnapshot { revision, entries }).filter(|snapshot| snapshot.entries.len() <= MAX_ENTRIES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn some() -> StoreSnapshot {
+    fn sample_snapshot() -> StoreSnapshot {
         let entry = |value: &str, revision, lease| StoreEntry { value: value.into(), revision, lease };
         let entries =
             [("drain/web/a:1".to_owned(), entry("{}", 3, 0)), ("m\"".to_owned(), entry("ü\n", 7, 5000))];
@@ -184,22 +185,22 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let text = text(&some());
-        assert_eq!(parse(&text), Ok(some()));
-        assert!(serde_json::from_slice::<Value>(&text).is_ok(), "it is JSON as a whole");
+        let encoded = encode(&sample_snapshot());
+        assert_eq!(parse(&encoded), Ok(sample_snapshot()));
+        assert!(serde_json::from_slice::<Value>(&encoded).is_ok(), "it is JSON as a whole");
     }
 
     #[test]
     fn no_byte_can_be_another_and_none_missing() {
-        let text = text(&some());
-        for at in 0..text.len() {
-            let mut changed = text.clone();
-            changed[at] ^= 1;
-            assert!(parse(&changed).is_err(), "{at}");
-            assert!(parse(&text[..at]).is_err(), "cut at {at}");
+        let encoded = encode(&sample_snapshot());
+        for index in 0..encoded.len() {
+            let mut changed = encoded.clone();
+            changed[index] ^= 1;
+            assert!(parse(&changed).is_err(), "{index}");
+            assert!(parse(&encoded[..index]).is_err(), "cut at {index}");
         }
-        for foreign in ["", "{}", "members = []", "\0\0\0\0"] {
-            assert!(parse(foreign.as_bytes()).is_err(), "{foreign:?}");
+        for foreign_text in ["", "{}", "members = []", "\0\0\0\0"] {
+            assert!(parse(foreign_text.as_bytes()).is_err(), "{foreign_text:?}");
         }
     }
 }

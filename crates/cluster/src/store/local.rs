@@ -32,7 +32,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A store on this machine.
 pub struct LocalStore {
-    inner: Arc<LocalShared>,
+    shared: Arc<LocalShared>,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -46,11 +46,11 @@ struct LocalShared {
     expiry_times: Mutex<BTreeMap<String, Instant>>,
     health: Mutex<StoreHealth>,
     closed: AtomicBool,
-    views: watch::Sender<Arc<StoreSnapshot>>,
+    snapshots: watch::Sender<Arc<StoreSnapshot>>,
 }
 
 struct LocalState {
-    view: Arc<StoreSnapshot>,
+    snapshot: Arc<StoreSnapshot>,
     /// The file that the view was read from.
     fingerprint: Option<StoreFingerprint>,
 }
@@ -62,55 +62,55 @@ impl LocalStore {
     /// # Errors
     /// The file cannot be read or written: one line.
     pub fn open(path: Option<&Path>) -> Result<(Self, Option<String>), String> {
-        let (view, stamp, set_aside) = match path {
+        let (snapshot, fingerprint, set_aside) = match path {
             None => (StoreSnapshot::default(), None, None),
             Some(path) => load_initial(path)?,
         };
-        let view = Arc::new(view);
-        let inner = Arc::new(LocalShared {
+        let snapshot = Arc::new(snapshot);
+        let shared = Arc::new(LocalShared {
             path: path.map(Path::to_owned),
-            state: Mutex::new(LocalState { view: Arc::clone(&view), fingerprint: stamp }),
+            state: Mutex::new(LocalState { snapshot: Arc::clone(&snapshot), fingerprint }),
             expiry_times: Mutex::default(),
             health: Mutex::new(StoreHealth { reads: 1, ..StoreHealth::default() }),
             closed: AtomicBool::new(false),
-            views: watch::Sender::new(view),
+            snapshots: watch::Sender::new(snapshot),
         });
-        inner.update_expiry(&mut lock(&inner.expiry_times), Instant::now());
+        shared.update_expiry(&mut lock(&shared.expiry_times), Instant::now());
         let (stop, stopped) = mpsc::channel();
-        let own = Arc::clone(&inner);
+        let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("store".into()).spawn(move || {
             while stopped.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                own.check_file(Instant::now());
+                thread_shared.check_file(Instant::now());
             }
         });
         let thread = thread.map_err(|error| format!("no thread for the store: {error}"))?;
-        Ok((Self { inner, stop: Some(stop), thread: Some(thread) }, set_aside))
+        Ok((Self { shared, stop: Some(stop), thread: Some(thread) }, set_aside))
     }
 }
 
 /// Reads the file; an invalid one is renamed.
 fn load_initial(path: &Path) -> Result<(StoreSnapshot, Option<StoreFingerprint>, Option<String>), String> {
-    let name = path.display();
-    let wrong = |why: io::Error| {
+    let path_text = path.display();
+    let open_error = |error: io::Error| {
         format!(
-            "the store {name} cannot be used: {why}; make its folder, writable for this user, or name \
+            "the store {path_text} cannot be used: {error}; make its folder, writable for this user, or name \
              another file"
         )
     };
     // Missing permissions should fail here, not at an operator's first change.
-    let _held = file::lock(path).map_err(wrong)?;
-    match file::read(path).map_err(wrong)? {
+    let _lock = file::lock(path).map_err(open_error)?;
+    match file::read(path).map_err(open_error)? {
         FileContents::Missing => Ok((StoreSnapshot::default(), None, None)),
-        FileContents::Valid(stamp, view) => Ok((view, Some(stamp), None)),
-        FileContents::Invalid(why) => {
-            let aside = file::set_aside(path).map_err(wrong)?;
-            let said = format!(
-                "the store {name} cannot be used: {why}; it was set aside as {}, and what operators did \
+        FileContents::Valid(fingerprint, snapshot) => Ok((snapshot, Some(fingerprint), None)),
+        FileContents::Invalid(reason) => {
+            let backup_path = file::set_aside(path).map_err(open_error)?;
+            let warning = format!(
+                "the store {path_text} cannot be used: {reason}; it was set aside as {}, and what operators did \
                  before does not \
                  count: put back a copy and start again, or say it again",
-                aside.display()
+                backup_path.display()
             );
-            Ok((StoreSnapshot::default(), None, Some(said)))
+            Ok((StoreSnapshot::default(), None, Some(warning)))
         }
     }
 }
@@ -122,30 +122,35 @@ impl LocalShared {
         if let Some(path) = &self.path
             && file::fingerprint(path) != state.fingerprint
         {
-            let held = file::lock(path);
-            let read = held.and_then(|_held| self.reload(&mut state, path));
-            self.record_outcome(read.map_err(|why| why.to_string()), now);
+            let lock_file = file::lock(path);
+            let result = lock_file.and_then(|_lock| self.reload(&mut state, path));
+            self.record_outcome(result.map_err(|error| error.to_string()), now);
         }
         if self.closed.load(SeqCst) {
             return;
         }
         // From here on the entries cannot be renewed: a renewal finds them expired, even if the disk is slow.
-        let over: Vec<String> = {
-            let mut due = lock(&self.expiry_times);
-            let over = due.iter().filter(|(_, due)| **due <= now).map(|(key, _)| key.clone()).collect();
-            due.retain(|_, due| *due > now);
-            over
+        let expired: Vec<String> = {
+            let mut expiry_times = lock(&self.expiry_times);
+            let expired = expiry_times
+                .iter()
+                .filter(|(_, expires_at)| **expires_at <= now)
+                .map(|(key, _)| key.clone())
+                .collect();
+            expiry_times.retain(|_, expires_at| *expires_at > now);
+            expired
         };
-        if over.is_empty() {
+        if expired.is_empty() {
             return;
         }
-        let change = StoreChange { deletes: over, ..StoreChange::default() }.if_unchanged_since(&state.view);
+        let change =
+            StoreChange { deletes: expired, ..StoreChange::default() }.if_unchanged_since(&state.snapshot);
         if self.apply_change(&mut state, &change, now).is_err() {
             // The next check tries again. Entries that another process has written meanwhile have their own
             // time.
-            let mut due = lock(&self.expiry_times);
-            for key in change.deletes.into_iter().filter(|key| state.view.entries.contains_key(key)) {
-                due.entry(key).or_insert(now);
+            let mut expiry_times = lock(&self.expiry_times);
+            for key in change.deletes.into_iter().filter(|key| state.snapshot.entries.contains_key(key)) {
+                expiry_times.entry(key).or_insert(now);
             }
         }
     }
@@ -155,16 +160,16 @@ impl LocalShared {
         if file::fingerprint(path) == state.fingerprint {
             return Ok(());
         }
-        let (stamp, view) = match file::read(path)? {
-            FileContents::Valid(stamp, view) => (Some(stamp), view),
+        let (fingerprint, snapshot) = match file::read(path)? {
+            FileContents::Valid(fingerprint, snapshot) => (Some(fingerprint), snapshot),
             // The file was removed or overwritten. The known state is complete, and stays; the next change
             // writes it again.
             FileContents::Missing => return Err(io::Error::other("somebody took the file away")),
-            FileContents::Invalid(why) => return Err(io::Error::other(why)),
+            FileContents::Invalid(error) => return Err(io::Error::other(error)),
         };
-        state.fingerprint = stamp;
+        state.fingerprint = fingerprint;
         lock(&self.health).reads += 1;
-        self.publish(state, view, Instant::now());
+        self.publish(state, snapshot, Instant::now());
         Ok(())
     }
 
@@ -175,67 +180,67 @@ impl LocalShared {
         change: &StoreChange,
         now: Instant,
     ) -> Result<(), StoreError> {
-        let away = |why: io::Error| StoreError::Unavailable(why.to_string());
-        let _held: Option<File> = match &self.path {
+        let unavailable = |error: io::Error| StoreError::Unavailable(error.to_string());
+        let _lock: Option<File> = match &self.path {
             Some(path) => {
-                let held = file::lock(path).map_err(away)?;
+                let lock_file = file::lock(path).map_err(unavailable)?;
                 // An unreadable file is overwritten with the known state.
                 let _ = self.reload(state, path);
-                Some(held)
+                Some(lock_file)
             }
             None => None,
         };
-        let differs = |(key, revision): &&(String, i64)| state.view.revision_of(key) != *revision;
-        if let Some((key, _)) = change.unchanged.iter().find(differs) {
+        let has_changed = |(key, revision): &&(String, i64)| state.snapshot.revision_of(key) != *revision;
+        if let Some((key, _)) = change.unchanged.iter().find(has_changed) {
             lock(&self.health).conflicts += 1;
             return Err(StoreError::Conflict(key.clone()));
         }
-        let mut view = StoreSnapshot::clone(&state.view);
-        view.revision += 1;
-        change.deletes.iter().for_each(|key| drop(view.entries.remove(key)));
+        let mut snapshot = StoreSnapshot::clone(&state.snapshot);
+        snapshot.revision += 1;
+        change.deletes.iter().for_each(|key| drop(snapshot.entries.remove(key)));
         for put in &change.puts {
             let lease = put.ttl.map_or(0, |ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX).max(1));
-            let entry = StoreEntry { value: put.value.as_str().into(), revision: view.revision, lease };
-            view.entries.insert(put.key.clone(), entry);
+            let entry = StoreEntry { value: put.value.as_str().into(), revision: snapshot.revision, lease };
+            snapshot.entries.insert(put.key.clone(), entry);
         }
-        if view.entries.len() > MAX_ENTRIES {
+        if snapshot.entries.len() > MAX_ENTRIES {
             return Err(StoreError::Invalid(format!("it is full: {MAX_ENTRIES} entries are the most")));
         }
         let Some(path) = &self.path else {
-            self.publish(state, view, now);
+            self.publish(state, snapshot, now);
             return Ok(());
         };
-        match file::save(path, &view) {
-            Ok(stamp) => {
-                state.fingerprint = Some(stamp);
-                self.publish(state, view, now);
+        match file::save(path, &snapshot) {
+            Ok(fingerprint) => {
+                state.fingerprint = Some(fingerprint);
+                self.publish(state, snapshot, now);
                 Ok(())
             }
-            Err(file::SaveError { is_in_place: false, why }) => Err(away(why)),
-            Err(file::SaveError { is_in_place: true, why }) => {
+            Err(file::SaveError { is_in_place: false, why: error }) => Err(unavailable(error)),
+            Err(file::SaveError { is_in_place: true, why: error }) => {
                 state.fingerprint = file::fingerprint(path);
-                self.publish(state, view, now);
-                Err(StoreError::OutcomeUnknown(why.to_string()))
+                self.publish(state, snapshot, now);
+                Err(StoreError::OutcomeUnknown(error.to_string()))
             }
         }
     }
 
     /// Publishes a view. Leases of new and rewritten entries, by any process, have their full time.
-    fn publish(&self, state: &mut LocalState, view: StoreSnapshot, now: Instant) {
-        let before = std::mem::replace(&mut state.view, Arc::new(view));
-        let mut due = lock(&self.expiry_times);
-        due.retain(|key, _| before.revision_of(key) == state.view.revision_of(key));
-        self.views.send_replace(Arc::clone(&state.view));
-        self.update_expiry(&mut due, now);
+    fn publish(&self, state: &mut LocalState, snapshot: StoreSnapshot, now: Instant) {
+        let previous = std::mem::replace(&mut state.snapshot, Arc::new(snapshot));
+        let mut expiry_times = lock(&self.expiry_times);
+        expiry_times.retain(|key, _| previous.revision_of(key) == state.snapshot.revision_of(key));
+        self.snapshots.send_replace(Arc::clone(&state.snapshot));
+        self.update_expiry(&mut expiry_times, now);
     }
 
     /// Updates the expiry times: new leases have their full time from now on.
-    fn update_expiry(&self, due: &mut BTreeMap<String, Instant>, now: Instant) {
-        let view = Arc::clone(&self.views.borrow());
-        due.retain(|key, _| view.entries.get(key).is_some_and(|entry| entry.lease != 0));
-        for (key, entry) in view.entries.iter().filter(|(_, entry)| entry.lease != 0) {
-            if !due.contains_key(key) {
-                due.insert(key.clone(), now + lease_duration(entry));
+    fn update_expiry(&self, expiry_times: &mut BTreeMap<String, Instant>, now: Instant) {
+        let snapshot = Arc::clone(&self.snapshots.borrow());
+        expiry_times.retain(|key, _| snapshot.entries.get(key).is_some_and(|entry| entry.lease != 0));
+        for (key, entry) in snapshot.entries.iter().filter(|(_, entry)| entry.lease != 0) {
+            if !expiry_times.contains_key(key) {
+                expiry_times.insert(key.clone(), now + lease_duration(entry));
             }
         }
     }
@@ -244,10 +249,10 @@ impl LocalShared {
     fn record_outcome(&self, outcome: Result<(), String>, now: Instant) {
         let mut health = lock(&self.health);
         match (outcome, &mut health.problem) {
-            (Ok(()), trouble) => *trouble = None,
-            (Err(why), Some(trouble)) => trouble.0 = why,
-            (Err(why), trouble) => {
-                *trouble = Some((why, now));
+            (Ok(()), problem) => *problem = None,
+            (Err(reason), Some(problem)) => problem.0 = reason,
+            (Err(reason), problem) => {
+                *problem = Some((reason, now));
                 health.failures += 1;
             }
         }
@@ -260,56 +265,58 @@ fn lease_duration(entry: &StoreEntry) -> Duration {
 
 impl Store for LocalStore {
     fn kind(&self) -> &'static str {
-        if self.inner.path.is_some() { "file" } else { "memory" }
+        if self.shared.path.is_some() { "file" } else { "memory" }
     }
 
     fn location(&self) -> String {
-        self.inner.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+        self.shared.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
     }
 
     fn snapshots(&self) -> watch::Receiver<Arc<StoreSnapshot>> {
-        self.inner.views.subscribe()
+        self.shared.snapshots.subscribe()
     }
 
     fn commit(&self, change: &StoreChange) -> Result<(), StoreError> {
-        if let Some(why) = change.invalid_reason() {
-            return Err(StoreError::Invalid(why));
+        if let Some(reason) = change.invalid_reason() {
+            return Err(StoreError::Invalid(reason));
         }
         let now = Instant::now();
-        let mut state = lock(&self.inner.state);
-        let made = self.inner.apply_change(&mut state, change, now);
-        match &made {
-            Ok(()) => self.inner.record_outcome(Ok(()), now),
-            Err(StoreError::Unavailable(why) | StoreError::OutcomeUnknown(why)) => {
-                self.inner.record_outcome(Err(why.clone()), now)
+        let mut state = lock(&self.shared.state);
+        let result = self.shared.apply_change(&mut state, change, now);
+        match &result {
+            Ok(()) => self.shared.record_outcome(Ok(()), now),
+            Err(StoreError::Unavailable(reason) | StoreError::OutcomeUnknown(reason)) => {
+                self.shared.record_outcome(Err(reason.clone()), now)
             }
             Err(StoreError::Conflict(_) | StoreError::Invalid(_)) => {}
         }
-        made
+        result
     }
 
     fn renew(&self, key: &str) -> Result<bool, StoreError> {
-        let mut due = lock(&self.inner.expiry_times);
-        let span = self.inner.views.borrow().entries.get(key).map(lease_duration);
+        let mut expiry_times = lock(&self.shared.expiry_times);
+        let lease_span = self.shared.snapshots.borrow().entries.get(key).map(lease_duration);
         // An entry without an expiry time has no lease, or is being removed.
-        let (Some(due), Some(span)) = (due.get_mut(key), span) else { return Ok(false) };
-        *due = Instant::now() + span;
+        let (Some(expires_at), Some(lease_span)) = (expiry_times.get_mut(key), lease_span) else {
+            return Ok(false);
+        };
+        *expires_at = Instant::now() + lease_span;
         Ok(true)
     }
 
     fn health(&self) -> StoreHealth {
-        lock(&self.inner.health).clone()
+        lock(&self.shared.health).clone()
     }
 
     fn close(&self) {
-        self.inner.closed.store(true, SeqCst);
+        self.shared.closed.store(true, SeqCst);
     }
 
     fn reopen(&self) {
-        if self.inner.closed.swap(false, SeqCst) {
-            let mut due = lock(&self.inner.expiry_times);
-            due.clear();
-            self.inner.update_expiry(&mut due, Instant::now());
+        if self.shared.closed.swap(false, SeqCst) {
+            let mut expiry_times = lock(&self.shared.expiry_times);
+            expiry_times.clear();
+            self.shared.update_expiry(&mut expiry_times, Instant::now());
         }
     }
 }

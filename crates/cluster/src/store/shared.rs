@@ -47,7 +47,7 @@ pub struct EtcdStoreSettings {
 
 /// A store in etcd.
 pub struct EtcdStore {
-    inner: Arc<EtcdShared>,
+    shared: Arc<EtcdShared>,
     jobs: mpsc::Sender<StoreJob>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -56,7 +56,7 @@ pub struct EtcdStore {
 struct EtcdShared {
     settings: EtcdStoreSettings,
     client: EtcdClient,
-    views: watch::Sender<Arc<StoreSnapshot>>,
+    snapshots: watch::Sender<Arc<StoreSnapshot>>,
     health: Mutex<StoreHealth>,
 }
 
@@ -84,40 +84,40 @@ impl EtcdStore {
     /// The same as those of [`open`](Self::open).
     pub fn open_after(
         settings: EtcdStoreSettings,
-        seen: Option<StoreSnapshot>,
+        last_snapshot: Option<StoreSnapshot>,
     ) -> Result<(Self, Option<String>), String> {
-        let wrong = |error: std::io::Error| format!("no thread for the store: {error}");
+        let thread_error = |error: std::io::Error| format!("no thread for the store: {error}");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(4)
             .build()
-            .map_err(wrong)?;
+            .map_err(thread_error)?;
         let client = EtcdClient::new(settings.etcd.clone());
-        let trouble = Some(("it was not reached yet".to_owned(), Instant::now()));
-        let health = Mutex::new(StoreHealth { problem: trouble, ..StoreHealth::default() });
-        let inner = Arc::new(EtcdShared { settings, client, views: watch::Sender::default(), health });
-        let (jobs, inbox) = mpsc::channel(JOB_CAPACITY);
+        let problem = Some(("it was not reached yet".to_owned(), Instant::now()));
+        let health = Mutex::new(StoreHealth { problem, ..StoreHealth::default() });
+        let shared = Arc::new(EtcdShared { settings, client, snapshots: watch::Sender::default(), health });
+        let (jobs, job_receiver) = mpsc::channel(JOB_CAPACITY);
         let (stop, stopped) = oneshot::channel();
-        let (ready, first) = std::sync::mpsc::sync_channel(1);
-        let own = Arc::clone(&inner);
+        let (ready, first_read) = std::sync::mpsc::sync_channel(1);
+        let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("store".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = etcd_watch::run_watch(&own, ready) => {}
-                    () = commit::serve(&own, inbox) => {}
+                    () = etcd_watch::run_watch(&thread_shared, ready) => {}
+                    () = commit::serve(&thread_shared, job_receiver) => {}
                     _ = stopped => {}
                 }
             });
             // A DNS lookup must not keep the process from ending.
             runtime.shutdown_background();
         });
-        let thread = thread.map_err(wrong)?;
-        let store = Self { inner, jobs, stop: Some(stop), thread: Some(thread) };
-        let said = match first.recv_timeout(FIRST_READ_TIMEOUT) {
+        let thread = thread.map_err(thread_error)?;
+        let store = Self { shared, jobs, stop: Some(stop), thread: Some(thread) };
+        let warning = match first_read.recv_timeout(FIRST_READ_TIMEOUT) {
             Ok(()) => None,
-            Err(_) => Some(store.inner.start_degraded(seen)),
+            Err(_) => Some(store.shared.start_degraded(last_snapshot)),
         };
-        Ok((store, said))
+        Ok((store, warning))
     }
 }
 
@@ -125,8 +125,8 @@ impl EtcdShared {
     /// Checks that the store is worth trying.
     fn check_available(&self) -> Result<(), StoreError> {
         match &lock(&self.health).problem {
-            Some((why, since)) if since.elapsed() > UNAVAILABLE_GRACE => {
-                Err(StoreError::Unavailable(why.clone()))
+            Some((reason, since)) if since.elapsed() > UNAVAILABLE_GRACE => {
+                Err(StoreError::Unavailable(reason.clone()))
             }
             _ => Ok(()),
         }
@@ -134,45 +134,47 @@ impl EtcdShared {
 
     /// Shows the state of another process, or the copy, unless a better one has arrived meanwhile. Returns a
     /// message about it.
-    fn start_degraded(&self, seen: Option<StoreSnapshot>) -> String {
-        let why = lock(&self.health).problem.clone().map(|(why, _)| why).unwrap_or_default();
-        let begin = format!("the store in etcd cannot be reached: {why}; going on with");
+    fn start_degraded(&self, last_snapshot: Option<StoreSnapshot>) -> String {
+        let reason = lock(&self.health).problem.clone().map(|(reason, _)| reason).unwrap_or_default();
+        let prefix = format!("the store in etcd cannot be reached: {reason}; going on with");
         // A process that never reached etcd knows less than the copy.
-        if let Some(seen) = seen.filter(|seen| seen.revision > 0) {
-            let told = format!("{begin} what the process before saw of it, of revision {}", seen.revision);
-            self.publish_earlier(seen);
-            return told;
+        if let Some(last_snapshot) = last_snapshot.filter(|last_snapshot| last_snapshot.revision > 0) {
+            let message =
+                format!("{prefix} what the process before saw of it, of revision {}", last_snapshot.revision);
+            self.publish_earlier(last_snapshot);
+            return message;
         }
         let Some(path) = &self.settings.copy else {
             return format!(
-                "{begin}out it until it can: what operators did, and members that were registered, are not \
+                "{prefix}out it until it can: what operators did, and members that were registered, are not \
                  known yet"
             );
         };
         match file::read(path) {
-            Ok(FileContents::Valid(_, view)) => {
-                let told = format!("{begin} the copy in {}, of revision {}", path.display(), view.revision);
-                self.publish_earlier(view);
-                told
+            Ok(FileContents::Valid(_, snapshot)) => {
+                let message =
+                    format!("{prefix} the copy in {}, of revision {}", path.display(), snapshot.revision);
+                self.publish_earlier(snapshot);
+                message
             }
             Ok(FileContents::Missing) => {
-                format!("{begin}out it until it can: there is no copy in {} yet", path.display())
+                format!("{prefix}out it until it can: there is no copy in {} yet", path.display())
             }
-            Ok(FileContents::Invalid(why)) => {
-                format!("{begin}out it until it can: the copy {}: {why}", path.display())
+            Ok(FileContents::Invalid(reason)) => {
+                format!("{prefix}out it until it can: the copy {}: {reason}", path.display())
             }
-            Err(why) => format!("{begin}out it until it can: the copy {}: {why}", path.display()),
+            Err(error) => format!("{prefix}out it until it can: the copy {}: {error}", path.display()),
         }
     }
 
     /// Shows an earlier state, unless etcd has reported the current one meanwhile.
-    fn publish_earlier(&self, view: StoreSnapshot) {
-        self.views.send_if_modified(|shown| {
-            let nothing = shown.revision == 0;
-            if nothing {
-                *shown = Arc::new(view);
+    fn publish_earlier(&self, snapshot: StoreSnapshot) {
+        self.snapshots.send_if_modified(|current| {
+            let is_empty = current.revision == 0;
+            if is_empty {
+                *current = Arc::new(snapshot);
             }
-            nothing
+            is_empty
         });
     }
 }
@@ -183,45 +185,46 @@ impl Store for EtcdStore {
     }
 
     fn location(&self) -> String {
-        let EtcdStoreSettings { etcd, prefix, .. } = &self.inner.settings;
+        let EtcdStoreSettings { etcd, prefix, .. } = &self.shared.settings;
         let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
         format!("{} {prefix}", endpoints.join(","))
     }
 
     fn prefix(&self) -> Option<&str> {
-        Some(&self.inner.settings.prefix)
+        Some(&self.shared.settings.prefix)
     }
 
     fn snapshots(&self) -> watch::Receiver<Arc<StoreSnapshot>> {
-        self.inner.views.subscribe()
+        self.shared.snapshots.subscribe()
     }
 
     fn commit(&self, change: &StoreChange) -> Result<(), StoreError> {
-        if let Some(why) = change.invalid_reason() {
-            return Err(StoreError::Invalid(why));
+        if let Some(reason) = change.invalid_reason() {
+            return Err(StoreError::Invalid(reason));
         }
-        self.inner.check_available()?;
-        let (answer, answered) = oneshot::channel();
-        let full = |_| StoreError::Unavailable("too many changes wait for it".into());
-        self.jobs.try_send(StoreJob::Commit(change.clone(), answer)).map_err(full)?;
-        answered.blocking_recv().unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("it was closed".into())))
+        self.shared.check_available()?;
+        let (sender, receiver) = oneshot::channel();
+        let queue_full = |_| StoreError::Unavailable("too many changes wait for it".into());
+        self.jobs.try_send(StoreJob::Commit(change.clone(), sender)).map_err(queue_full)?;
+        receiver.blocking_recv().unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("it was closed".into())))
     }
 
     fn renew(&self, key: &str) -> Result<bool, StoreError> {
-        self.inner.check_available()?;
+        self.shared.check_available()?;
         // A lease of a previous cluster cannot be renewed: its owner must register again with this one.
-        let here = |entry: &&StoreEntry| entry.revision != 0;
-        let lease = self.inner.views.borrow().entries.get(key).filter(here).map_or(0, |entry| entry.lease);
+        let is_in_etcd = |entry: &&StoreEntry| entry.revision != 0;
+        let lease =
+            self.shared.snapshots.borrow().entries.get(key).filter(is_in_etcd).map_or(0, |entry| entry.lease);
         if lease == 0 {
             return Ok(false);
         }
-        let full = |_| StoreError::Unavailable("too many changes wait for it".into());
-        self.jobs.try_send(StoreJob::Renew(lease)).map_err(full)?;
+        let queue_full = |_| StoreError::Unavailable("too many changes wait for it".into());
+        self.jobs.try_send(StoreJob::Renew(lease)).map_err(queue_full)?;
         Ok(true)
     }
 
     fn health(&self) -> StoreHealth {
-        lock(&self.inner.health).clone()
+        lock(&self.shared.health).clone()
     }
 
     /// etcd controls the expiry.

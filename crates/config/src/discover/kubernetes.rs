@@ -85,14 +85,14 @@ impl FromStr for KubernetesName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if text.is_empty() {
             return Err("is empty".into());
         }
         if text.len() > 63 {
             return Err("is too long: names of Kubernetes have at most 63 characters".into());
         }
-        if !text.bytes().all(plain) || text.starts_with('-') || text.ends_with('-') {
+        if !text.bytes().all(is_allowed) || text.starts_with('-') || text.ends_with('-') {
             return Err("is no name of Kubernetes: small letters, digits, and `-` between them".into());
         }
         Ok(Self(text.into()))
@@ -110,7 +110,7 @@ impl KubernetesService {
     pub(super) fn source(&self, family: AddressFamily, timeout: Duration) -> KubernetesSource {
         let port = |port: &EndpointPort| match port {
             EndpointPort::Name(name) => ServicePort::Name(name.0.clone()),
-            EndpointPort::Number(number) => ServicePort::Number(*number),
+            EndpointPort::Number(port_number) => ServicePort::Number(*port_number),
         };
         let api = match &self.kubeconfig {
             Some(path) => KubernetesApi::Kubeconfig { path: path.0.clone(), context: self.context.clone() },
@@ -131,41 +131,44 @@ impl KubernetesService {
     }
 
     /// Checks the table; `spot` is that of the source.
-    pub(super) fn check(&self, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    pub(super) fn check(&self, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
         if !KUBERNETES_ENABLED {
             let message = "this plimsoll was built without Kubernetes";
             let hint = "take it out, or build with: cargo build --release -p plimsoll --features kubernetes";
-            found.push(ConfigDiagnostic::error(spot.key_span("kubernetes"), message).hint(hint));
+            diagnostics.push(ConfigDiagnostic::error(spans.key_span("kubernetes"), message).hint(hint));
             return;
         }
-        let table = spot.key("kubernetes");
+        let kubernetes_spans = spans.key("kubernetes");
         if let Some(EndpointPort::Name(name)) = &self.port
             && name.0.bytes().all(|byte| byte.is_ascii_digit())
         {
             let message = format!("`port` is called \"{name}\", and names of ports have a letter");
             let hint = format!("write port = {name} for the number");
-            found.push(ConfigDiagnostic::error(table.key("port").value_span(), message).hint(hint));
+            diagnostics
+                .push(ConfigDiagnostic::error(kubernetes_spans.key("port").value_span(), message).hint(hint));
         }
         if self.kubeconfig.is_some() {
             // The list of the other keys has their defaults in it, too.
-            let others = [
+            let other_keys = [
                 ("server", self.server.is_some()),
                 ("tls", !self.tls),
                 ("account", self.account != account()),
             ];
-            for (key, _) in others.into_iter().filter(|(_, said)| *said) {
+            for (key, _) in other_keys.into_iter().filter(|(_, is_set)| *is_set) {
                 let problem = ConfigDiagnostic::error(
-                    table.key_span(key),
+                    kubernetes_spans.key_span(key),
                     format!("either `kubeconfig` or `{key}`, not both"),
                 );
-                found.push(problem.with_related(table.key_span("kubeconfig"), "it says whom to ask"));
+                diagnostics.push(
+                    problem.with_related(kubernetes_spans.key_span("kubeconfig"), "it says whom to ask"),
+                );
             }
-        } else if table.has_key("context") && !table.is_broken("kubeconfig") {
+        } else if kubernetes_spans.has_key("context") && !kubernetes_spans.is_broken("kubeconfig") {
             let problem = ConfigDiagnostic::error(
-                table.key_span("context"),
+                kubernetes_spans.key_span("context"),
                 "`context` is of a `kubeconfig`, and there is none",
             );
-            found.push(problem.hint("add kubeconfig = \"/etc/plimsoll/kubeconfig\""));
+            diagnostics.push(problem.hint("add kubeconfig = \"/etc/plimsoll/kubeconfig\""));
         }
     }
 }

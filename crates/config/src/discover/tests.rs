@@ -9,7 +9,7 @@ fn text(rest: &str) -> String {
     format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n{rest}")
 }
 
-fn wrong(rest: &str) -> String {
+fn errors_of(rest: &str) -> String {
     match parse("plimsoll.toml", text(rest).into_bytes()) {
         Err(problems) => problems.to_string(),
         Ok(file) => panic!("{rest} is right; {}", file.warnings),
@@ -19,19 +19,19 @@ fn wrong(rest: &str) -> String {
 #[test]
 fn every_key_reaches_the_sources() {
     let file = parse("plimsoll.toml", all().into_bytes()).unwrap();
-    let discovery = file.discoveries().into_iter().find(|one| &*one.group == "found").unwrap();
+    let discovery = file.discoveries().into_iter().find(|candidate| &*candidate.group == "found").unwrap();
     assert_eq!((&*discovery.group, discovery.limit), ("found", u32::MAX));
     let kinds: Vec<String> = discovery.sources.iter().map(|source| source.kind.to_string()).collect();
     let file = kinds[0].strip_prefix("file ").unwrap();
     assert!(file.ends_with("/found.members"), "{file}");
-    let others = [
+    let expected_others = [
         "dns web.example.:32",
         "srv _http._tcp.web.example",
         "http http://[::1]:37/v1/members",
         "etcd /services/web/",
         "registered etcd /plimsoll/",
     ];
-    assert_eq!(kinds[1..6], others);
+    assert_eq!(kinds[1..6], expected_others);
     assert_eq!(kinds.len(), if KUBERNETES_ENABLED { 8 } else { 6 });
     let dns = &discovery.sources[1];
     assert_eq!((dns.allow_empty, dns.hold_time.as_secs()), (true, 36));
@@ -52,19 +52,19 @@ fn every_key_reaches_the_sources() {
         return;
     }
     assert_eq!(kinds[6..], ["kubernetes shop/web:http", "kubernetes web:83"]);
-    let found = |index: usize| match &discovery.sources[index].kind {
+    let kubernetes_settings = |index: usize| match &discovery.sources[index].kind {
         SourceKind::Kubernetes(settings) => settings.clone(),
         other => panic!("{other:?}"),
     };
-    assert_snapshot!(format!("{:?}", found(6)), @r#"KubernetesSource { service: "web", namespace: Some("shop"), port: Some(Name("http")), family: V6, api: Account { server: Some(("api", 81)), tls: false, folder: "/tmp/account" }, timeout: 52s }"#);
-    assert_snapshot!(format!("{:?}", found(7)), @r#"KubernetesSource { service: "web", namespace: None, port: Some(Number(83)), family: Any, api: Kubeconfig { path: "/tmp/kubeconfig", context: Some("shop@cluster") }, timeout: 3s }"#);
+    assert_snapshot!(format!("{:?}", kubernetes_settings(6)), @r#"KubernetesSource { service: "web", namespace: Some("shop"), port: Some(Name("http")), family: V6, api: Account { server: Some(("api", 81)), tls: false, folder: "/tmp/account" }, timeout: 52s }"#);
+    assert_snapshot!(format!("{:?}", kubernetes_settings(7)), @r#"KubernetesSource { service: "web", namespace: None, port: Some(Number(83)), family: Any, api: Kubeconfig { path: "/tmp/kubeconfig", context: Some("shop@cluster") }, timeout: 3s }"#);
 }
 
 #[test]
 fn services_of_kubernetes_are_taken_by_a_build_that_has_it() {
     let rest = "discover = [{ kubernetes = { service = \"web\" } }]\n";
     if !KUBERNETES_ENABLED {
-        assert_snapshot!(wrong(rest), @r#"
+        assert_snapshot!(errors_of(rest), @r#"
         error: plimsoll.toml:6:15: this plimsoll was built without Kubernetes
             6 | discover = [{ kubernetes = { service = "web" } }]
               |               ^^^^^^^^^^ take it out, or build with: cargo build --release -p plimsoll --features kubernetes
@@ -75,7 +75,7 @@ fn services_of_kubernetes_are_taken_by_a_build_that_has_it() {
     let file = parse("plimsoll.toml", text(rest).into_bytes()).unwrap();
     let SourceKind::Kubernetes(settings) = &file.discoveries()[0].sources[0].kind else { panic!("{rest}") };
     assert_snapshot!(format!("{settings:?}"), @r#"KubernetesSource { service: "web", namespace: None, port: None, family: Any, api: Account { server: None, tls: true, folder: "/var/run/secrets/kubernetes.io/serviceaccount" }, timeout: 3s }"#);
-    assert_snapshot!(wrong(
+    assert_snapshot!(errors_of(
         "discover = [{ kubernetes = { service = \"Web_1\" } },\n{ kubernetes = {} },\n\
          { kubernetes = { service = \"web\", port = \"8080\" } },\n\
          { kubernetes = { service = \"web\", port = 0 } },\n\
@@ -108,7 +108,7 @@ fn services_of_kubernetes_are_taken_by_a_build_that_has_it() {
 
 #[test]
 fn a_group_needs_members_or_a_place_where_they_are() {
-    assert_snapshot!(wrong(""), @r#"
+    assert_snapshot!(errors_of(""), @r#"
     error: plimsoll.toml:4:1: missing key `members` in [[group]]
         4 | [[group]]
           | ^^^^^^^^^ add members = ["10.0.0.1:80"]
@@ -122,7 +122,7 @@ fn a_group_needs_members_or_a_place_where_they_are() {
 
 #[test]
 fn what_is_wrong_with_sources() {
-    assert_snapshot!(wrong("discover = [\n{},\n{ file = \"/a\", dns = \"web:80\" },\n{ dns = \"10.0.0.1:80\" }]\n"), @r#"
+    assert_snapshot!(errors_of("discover = [\n{},\n{ file = \"/a\", dns = \"web:80\" },\n{ dns = \"10.0.0.1:80\" }]\n"), @r#"
     error: plimsoll.toml:7:1: a source of members without a place to look
         7 | {},
           | ^^ add file = "…", dns = "name:port", srv = "_http._tcp.name", http = "http://…", etcd = "/…/", kubernetes = { service = "…" } or registered = true
@@ -136,7 +136,7 @@ fn what_is_wrong_with_sources() {
           |         ^^^^^^^^^^^^^ write it in `members`
     3 errors
     "#);
-    assert_snapshot!(wrong(
+    assert_snapshot!(errors_of(
         "discover = \
          [{ dns = \"web\" },\n{ dns = \"web:80\", resolver = [\"dns.example:53\"], min = \"1h\" },\n\
          { http = \"https://a/\" },\n{ file = \"/a\", family = \"v4\" },\n\
@@ -165,12 +165,15 @@ fn what_is_wrong_with_sources() {
           |                        ^^^^
     7 errors
     "#);
-    let several = "{ dns = \"web:80\" }, ".repeat(17);
-    let said = wrong(&format!("discover = [{several}]\n"));
-    assert!(said.contains("more than 16 sources") && said.contains("this source is there twice"), "{said}");
+    let many_sources = "{ dns = \"web:80\" }, ".repeat(17);
+    let error_text = errors_of(&format!("discover = [{many_sources}]\n"));
+    assert!(
+        error_text.contains("more than 16 sources") && error_text.contains("this source is there twice"),
+        "{error_text}"
+    );
     let lottery = "lottery = { service = \"web\", daemons = [\"d:1\"], keys = \"/k\" }\n";
-    let said = wrong(&format!("{lottery}discover = [{{ dns = \"web:80\" }}]\n"));
-    assert!(said.contains("either `discover` or `lottery`, not both"), "{said}");
+    let error_text = errors_of(&format!("{lottery}discover = [{{ dns = \"web:80\" }}]\n"));
+    assert!(error_text.contains("either `discover` or `lottery`, not both"), "{error_text}");
 }
 
 #[test]
@@ -201,27 +204,30 @@ fn a_look_at_the_files() {
     let source = |name: &str| format!("{{ file = \"{}\" }}", folder.join(name).display());
     let rest = format!("discover = [{}, {}, {}]\n", source("good"), source("bad.json"), source("none"));
     let file = parse("plimsoll.toml", text(&rest).into_bytes()).unwrap();
-    let (wrong, count) = file.read_member_files();
-    assert_eq!((count, wrong.list().len(), wrong.has_errors()), (2, 2, false), "{wrong}");
-    let said = wrong.to_string();
-    assert!(said.contains("bad.json:1:4: `a` has no port") && said.contains("cannot read it"), "{said}");
+    let (warnings, count) = file.read_member_files();
+    assert_eq!((count, warnings.list().len(), warnings.has_errors()), (2, 2, false), "{warnings}");
+    let rendered = warnings.to_string();
+    assert!(
+        rendered.contains("bad.json:1:4: `a` has no port") && rendered.contains("cannot read it"),
+        "{rendered}"
+    );
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn the_examples_of_the_guide_are_right() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/discovery.md");
-    let guide = std::fs::read_to_string(path).unwrap();
+    let guide_text = std::fs::read_to_string(path).unwrap();
     let blocks: Vec<&str> =
-        guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        guide_text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert_eq!(blocks.len(), 9);
     for block in blocks {
-        let whole = if block.contains("[[group]]") {
+        let config_text = if block.contains("[[group]]") {
             block.to_owned()
         } else {
             format!("[[group]]\nname = \"web\"\n{block}")
         };
-        let text = format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{whole}");
+        let text = format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{config_text}");
         let parsed = parse("discovery.md", text.into_bytes());
         if block.contains("kubernetes") && !KUBERNETES_ENABLED {
             assert!(parsed.unwrap_err().to_string().contains("built without Kubernetes"));
@@ -230,10 +236,10 @@ fn the_examples_of_the_guide_are_right() {
         let file = parsed.unwrap_or_else(|problems| panic!("{problems}"));
         assert_eq!(file.warnings.list(), []);
     }
-    let said = |language: &str, begin: &str| {
-        let block = guide.split(language).nth(1).unwrap().split("```").next().unwrap();
-        block[block.find(begin).unwrap()..].to_owned()
+    let code_block = |language: &str, beginning: &str| {
+        let block = guide_text.split(language).nth(1).unwrap().split("```").next().unwrap();
+        block[block.find(beginning).unwrap()..].to_owned()
     };
-    assert_eq!(members::toml("x", said("```sh\n", "members = ").as_bytes()).unwrap().len(), 2);
-    assert_eq!(members::json("x", said("```json\n", "[").as_bytes()).unwrap().len(), 2);
+    assert_eq!(members::toml("x", code_block("```sh\n", "members = ").as_bytes()).unwrap().len(), 2);
+    assert_eq!(members::json("x", code_block("```json\n", "[").as_bytes()).unwrap().len(), 2);
 }

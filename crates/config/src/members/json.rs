@@ -65,43 +65,43 @@ pub(in super::super) fn answer(name: &str, text: &[u8]) -> Result<Vec<Unresolved
 pub(in super::super) fn value(name: &str, text: &[u8]) -> Result<Vec<UnresolvedMember>, String> {
     let text = text.trim_ascii();
     if text.starts_with(b"{") || text.starts_with(b"\"") {
-        return parse(name, text, MemberVisitor(false)).map(|one| vec![one]);
+        return parse(name, text, MemberVisitor(false)).map(|member| vec![member]);
     }
     let text = String::from_utf8_lossy(text);
-    let wrong = |why: String| {
-        let shown: String = text.chars().take(100).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        format!("{name}: `{shown}` {}", why.replace(char::is_control, " "))
+    let describe_error = |reason: String| {
+        let excerpt: String = text.chars().take(100).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        format!("{name}: `{excerpt}` {}", reason.replace(char::is_control, " "))
     };
-    let address = text.parse::<MemberAddress>().map_err(wrong)?;
+    let address = text.parse::<MemberAddress>().map_err(describe_error)?;
     Ok(vec![from_address(address)])
 }
 
-fn read(name: &str, text: &[u8], strict: bool) -> Result<Vec<UnresolvedMember>, String> {
-    let stated = parse(name, text, ListDocument(strict))?;
-    let mut seen = BTreeSet::new();
-    match stated.iter().find(|one| !seen.insert((&one.host, one.port))) {
-        Some(one) => Err(format!("{name}: {}", duplicate_error(one))),
-        None => Ok(stated),
+fn read(name: &str, text: &[u8], is_strict: bool) -> Result<Vec<UnresolvedMember>, String> {
+    let members = parse(name, text, ListDocument(is_strict))?;
+    let mut seen_addresses = BTreeSet::new();
+    match members.iter().find(|member| !seen_addresses.insert((&member.host, member.port))) {
+        Some(member) => Err(format!("{name}: {}", duplicate_error(member))),
+        None => Ok(members),
     }
 }
 
 /// Reads one value and nothing behind it.
 fn parse<'de, S: DeserializeSeed<'de>>(name: &str, text: &'de [u8], seed: S) -> Result<S::Value, String> {
-    let wrong = |error: serde_json::Error| {
+    let describe_error = |error: serde_json::Error| {
         let (line, column) = (error.line(), error.column());
-        let said = error.to_string();
-        let said = said.split(" at line ").next().unwrap_or_default();
+        let message = error.to_string();
+        let message = message.split(" at line ").next().unwrap_or_default();
         // Names of fields may have any characters.
-        format!("{name}:{line}:{column}: {}", said.replace(char::is_control, " "))
+        format!("{name}:{line}:{column}: {}", message.replace(char::is_control, " "))
     };
-    let mut from = serde_json::Deserializer::from_slice(text);
-    let value = seed.deserialize(&mut from).map_err(wrong)?;
-    from.end().map_err(wrong)?;
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = seed.deserialize(&mut deserializer).map_err(describe_error)?;
+    deserializer.end().map_err(describe_error)?;
     Ok(value)
 }
 
-pub(super) fn duplicate_error(one: &UnresolvedMember) -> String {
-    let address = MemberAddress { host: one.host.clone(), port: one.port };
+pub(super) fn duplicate_error(member: &UnresolvedMember) -> String {
+    let address = MemberAddress { host: member.host.clone(), port: member.port };
     format!("member {address} is there twice")
 }
 
@@ -112,8 +112,8 @@ struct ListDocument(bool);
 impl<'de> DeserializeSeed<'de> for ListDocument {
     type Value = Vec<UnresolvedMember>;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<UnresolvedMember>, D::Error> {
-        from.deserialize_any(self)
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<UnresolvedMember>, D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
@@ -124,12 +124,12 @@ impl<'de> Visitor<'de> for ListDocument {
         f.write_str("a list of members, or an object with `members`")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<UnresolvedMember>, A::Error> {
-        let mut stated = Vec::new();
-        while let Some(one) = list.next_element_seed(MemberVisitor(self.0))? {
-            stated.push(one);
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<UnresolvedMember>, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = sequence.next_element_seed(MemberVisitor(self.0))? {
+            members.push(member);
         }
-        Ok(stated)
+        Ok(members)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Vec<UnresolvedMember>, A::Error> {
@@ -140,7 +140,7 @@ impl<'de> Visitor<'de> for ListDocument {
                     members = Some(object.next_value_seed(MemberListSeed(self.0))?)
                 }
                 "members" => return Err(A::Error::duplicate_field("members")),
-                other if self.0 => return Err(A::Error::unknown_field(other, &["members"])),
+                other_key if self.0 => return Err(A::Error::unknown_field(other_key, &["members"])),
                 _ => drop(object.next_value::<IgnoredAny>()?),
             }
         }
@@ -154,8 +154,8 @@ struct MemberListSeed(bool);
 impl<'de> DeserializeSeed<'de> for MemberListSeed {
     type Value = Vec<UnresolvedMember>;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<UnresolvedMember>, D::Error> {
-        from.deserialize_seq(ListDocument(self.0))
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<UnresolvedMember>, D::Error> {
+        deserializer.deserialize_seq(ListDocument(self.0))
     }
 }
 
@@ -165,8 +165,8 @@ struct MemberVisitor(bool);
 impl<'de> DeserializeSeed<'de> for MemberVisitor {
     type Value = UnresolvedMember;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<UnresolvedMember, D::Error> {
-        from.deserialize_any(self)
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<UnresolvedMember, D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
@@ -189,22 +189,23 @@ impl<'de> Visitor<'de> for MemberVisitor {
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<UnresolvedMember, E> {
-        text.parse().map(from_address).map_err(|why| E::custom(format_args!("`{text}` {why}")))
+        text.parse().map(from_address).map_err(|error| E::custom(format_args!("`{text}` {error}")))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<UnresolvedMember, A::Error> {
-        let from = MapAccessDeserializer::new(object);
+        let deserializer = MapAccessDeserializer::new(object);
         let table = if self.0 {
-            MemberRecord::deserialize(from)?
+            MemberRecord::deserialize(deserializer)?
         } else {
-            let LenientMember { address, capacity, max_connections } = LenientMember::deserialize(from)?;
+            let LenientMember { address, capacity, max_connections } =
+                LenientMember::deserialize(deserializer)?;
             MemberRecord { address, capacity, max_connections }
         };
         // The bounds are those of the schema.
         if !(0.001..=1e6).contains(&table.capacity) {
             return Err(A::Error::custom("`capacity` must be from 0.001 to 1000000"));
         }
-        if !table.max_connections.is_none_or(|most| (1..=1_000_000).contains(&most)) {
+        if !table.max_connections.is_none_or(|max| (1..=1_000_000).contains(&max)) {
             return Err(A::Error::custom("`max_connections` must be from 1 to 1000000"));
         }
         Ok(table.into_stated())

@@ -12,42 +12,47 @@ use crate::MemberAddress;
 
 /// Panics if the law does not hold. Returns whether the input is a list, or a value of a key.
 pub(crate) fn check(input: &[u8]) -> bool {
-    let (strict, loose, single) = (json("web", input), answer("web", input), value("web", input));
-    if let Ok(list) = &strict {
-        assert_eq!(loose.as_ref(), Ok(list), "what is taken strictly is taken otherwise");
+    let (strict_result, loose_result, single_result) =
+        (json("web", input), answer("web", input), value("web", input));
+    if let Ok(members) = &strict_result {
+        assert_eq!(loose_result.as_ref(), Ok(members), "what is taken strictly is taken otherwise");
     }
-    if let Ok(list) = &single {
-        assert_eq!(list.len(), 1, "a key has one member");
+    if let Ok(members) = &single_result {
+        assert_eq!(members.len(), 1, "a key has one member");
     }
-    for said in [&strict, &loose, &single] {
-        match said {
-            Ok(list) => list_obeys(list),
-            Err(why) => assert!(why.starts_with("web:") && !why.contains(char::is_control), "{why:?}"),
+    for result in [&strict_result, &loose_result, &single_result] {
+        match result {
+            Ok(members) => assert_valid_members(members),
+            Err(error) => {
+                assert!(error.starts_with("web:") && !error.contains(char::is_control), "{error:?}")
+            }
         }
     }
-    strict.is_ok() || loose.is_ok() || single.is_ok()
+    strict_result.is_ok() || loose_result.is_ok() || single_result.is_ok()
 }
 
-fn list_obeys(list: &[UnresolvedMember]) {
-    let mut written = Vec::new();
-    for (index, one) in list.iter().enumerate() {
-        assert!(one.port != 0 && (0.001..=1e6).contains(&one.capacity), "{one:?}");
-        assert!(one.limit.is_none_or(|most| (1..=1_000_000).contains(&most)), "{one:?}");
-        let twice = list[..index].iter().any(|other| (&other.host, other.port) == (&one.host, one.port));
-        assert!(!twice, "{one:?} is there twice");
-        let address = MemberAddress { host: one.host.clone(), port: one.port }.to_string();
-        written.push(serde_json::json!({
-            "address": address, "capacity": one.capacity, "max_connections": one.limit,
+fn assert_valid_members(members: &[UnresolvedMember]) {
+    let mut json_members = Vec::new();
+    for (index, member) in members.iter().enumerate() {
+        assert!(member.port != 0 && (0.001..=1e6).contains(&member.capacity), "{member:?}");
+        assert!(member.limit.is_none_or(|most| (1..=1_000_000).contains(&most)), "{member:?}");
+        let is_duplicate =
+            members[..index].iter().any(|other| (&other.host, other.port) == (&member.host, member.port));
+        assert!(!is_duplicate, "{member:?} is there twice");
+        let address = MemberAddress { host: member.host.clone(), port: member.port }.to_string();
+        json_members.push(serde_json::json!({
+            "address": address, "capacity": member.capacity, "max_connections": member.limit,
         }));
     }
-    let written = serde_json::Value::from(written).to_string();
-    let again = json("again", written.as_bytes()).unwrap_or_else(|why| panic!("{written}: {why}"));
-    assert_eq!(again.len(), list.len(), "{written}");
-    for (one, other) in again.iter().zip(list) {
-        let same = (&one.host, one.port, one.limit) == (&other.host, other.port, other.limit);
+    let json_text = serde_json::Value::from(json_members).to_string();
+    let reparsed = json("again", json_text.as_bytes()).unwrap_or_else(|error| panic!("{json_text}: {error}"));
+    assert_eq!(reparsed.len(), members.len(), "{json_text}");
+    for (member, original) in reparsed.iter().zip(members) {
+        let is_same =
+            (&member.host, member.port, member.limit) == (&original.host, original.port, original.limit);
         // serde_json reads numbers to within a few units of the last place.
-        let near = (one.capacity - other.capacity).abs() <= other.capacity * 1e-12;
-        assert!(same && near, "{one:?} {other:?}");
+        let is_near = (member.capacity - original.capacity).abs() <= original.capacity * 1e-12;
+        assert!(is_same && is_near, "{member:?} {original:?}");
     }
 }
 

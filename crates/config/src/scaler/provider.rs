@@ -256,10 +256,11 @@ impl FromStr for PortRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (first, last) = text.split_once('-').ok_or("is no range of ports: write \"20000-20099\"")?;
+        let (first_port, last_port) =
+            text.split_once('-').ok_or("is no range of ports: write \"20000-20099\"")?;
         let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
-        match (port(first), port(last)) {
-            (Some(first), Some(last)) if first <= last => Ok(Self(first, last)),
+        match (port(first_port), port(last_port)) {
+            (Some(first_port), Some(last_port)) if first_port <= last_port => Ok(Self(first_port, last_port)),
             (Some(_), Some(_)) => Err("has its last port before its first".into()),
             _ => Err("has a port that is none: they are from 1 to 65535".into()),
         }
@@ -290,8 +291,8 @@ impl FromStr for UnitTemplate {
     fn from_str(text: &str) -> Result<Self, String> {
         let name =
             text.strip_suffix("@.service").ok_or("is no template of services: write \"web@.service\"")?;
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b":_.-".contains(&byte);
-        if name.is_empty() || name.len() > 200 || !name.bytes().all(plain) || name.starts_with('-') {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b":_.-".contains(&byte);
+        if name.is_empty() || name.len() > 200 || !name.bytes().all(is_allowed) || name.starts_with('-') {
             return Err("is no name of a unit: letters, digits, `:`, `_`, `.` and `-`".into());
         }
         Ok(Self(name.into()))
@@ -304,8 +305,8 @@ impl fmt::Display for UnitTemplate {
     }
 }
 
-fn place(host: HostAddress, ports: Option<PortRange>) -> AddressRange {
-    AddressRange { ip: host.0, ports: ports.map(|PortRange(first, last)| (first, last)) }
+fn address_range(host: HostAddress, ports: Option<PortRange>) -> AddressRange {
+    AddressRange { ip: host.0, ports: ports.map(|PortRange(first_port, last_port)| (first_port, last_port)) }
 }
 
 impl ProcessProvider {
@@ -324,13 +325,13 @@ impl ProcessProvider {
     }
 
     pub(super) fn kind(&self) -> ProviderKind {
-        let pair = |variable: &EnvironmentVariable| (variable.name.clone(), variable.value.clone());
+        let to_pair = |variable: &EnvironmentVariable| (variable.name.clone(), variable.value.clone());
         ProviderKind::Process(ProcessSettings {
             command: self.command.clone(),
-            environment: self.environment.iter().map(pair).collect(),
+            environment: self.environment.iter().map(to_pair).collect(),
             folder: self.folder.as_ref().map(|folder| folder.0.clone()),
             log: self.log.as_ref().map(|log| log.0.clone()),
-            listen: place(self.host, self.ports),
+            listen: address_range(self.host, self.ports),
             stop_timeout: self.patience.0,
             state_file: self.state.as_ref().map(|state| state.0.clone()),
         })
@@ -371,7 +372,7 @@ impl DockerProvider {
             command: self.command.clone(),
             environment: self.environment.iter().map(ToString::to_string).collect(),
             port: self.port,
-            publish: place(self.host, self.ports),
+            publish: address_range(self.host, self.ports),
             stop_timeout: self.patience.0,
             timeout: self.timeout.0,
         })
@@ -399,41 +400,48 @@ impl KubernetesProvider {
 }
 
 /// Checks the provider.
-pub(super) fn check(scaler: &ScalerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+pub(super) fn check(scaler: &ScalerConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
     let process = scaler.process();
     let process = process.as_deref();
-    let commands = [process.map(|one| &one.command), scaler.exec.as_ref().map(|one| &one.command)];
+    let commands =
+        [process.map(|provider| &provider.command), scaler.exec.as_ref().map(|provider| &provider.command)];
     for command in commands.into_iter().flatten() {
         if command.first().is_some_and(String::is_empty) {
-            found.push(ConfigDiagnostic::error(
-                spot.key("command").item(0).value_span(),
+            diagnostics.push(ConfigDiagnostic::error(
+                spans.key("command").item(0).value_span(),
                 "`command` has no program",
             ));
         }
     }
     if let Some(process) = process
-        && process.command.iter().all(|word| !word.contains("{port}") && !word.contains("{address}"))
+        && process
+            .command
+            .iter()
+            .all(|argument| !argument.contains("{port}") && !argument.contains("{address}"))
         && process
             .environment
             .iter()
-            .all(|one| !one.value.contains("{port}") && !one.value.contains("{address}"))
+            .all(|variable| !variable.value.contains("{port}") && !variable.value.contains("{address}"))
         && scaler.max > 1
-        && !spot.is_broken("command")
+        && !spans.is_broken("command")
     {
         let message =
             "`command` has neither `{port}` nor `{address}`: all processes would listen at one port";
-        found.push(
-            ConfigDiagnostic::error(spot.key("command").value_span(), message)
+        diagnostics.push(
+            ConfigDiagnostic::error(spans.key("command").value_span(), message)
                 .hint("write where it is to listen, such as \"--port={port}\""),
         );
     }
-    let ports = [process.and_then(|one| one.ports), scaler.docker.as_ref().and_then(|one| one.ports)];
-    for PortRange(first, last) in ports.into_iter().flatten() {
-        let count = u32::from(last - first) + 1;
+    let ports = [
+        process.and_then(|provider| provider.ports),
+        scaler.docker.as_ref().and_then(|provider| provider.ports),
+    ];
+    for PortRange(first_port, last_port) in ports.into_iter().flatten() {
+        let count = u32::from(last_port - first_port) + 1;
         if count < scaler.max {
             let members = crate::pluralize(scaler.max as usize, "member");
             let message = format!("`ports` are {count}, fewer than the {members} that there may be");
-            found.push(ConfigDiagnostic::warning(spot.key("ports").value_span(), message));
+            diagnostics.push(ConfigDiagnostic::warning(spans.key("ports").value_span(), message));
         }
     }
     if let Some(systemd) = &scaler.systemd
@@ -441,7 +449,7 @@ pub(super) fn check(scaler: &ScalerConfig, spot: &SpanTree, found: &mut Vec<Conf
     {
         let members = crate::pluralize(scaler.max as usize, "member");
         let message = format!("from `first_port` there are fewer ports than the {members} that there may be");
-        found.push(ConfigDiagnostic::error(spot.key("first_port").value_span(), message));
+        diagnostics.push(ConfigDiagnostic::error(spans.key("first_port").value_span(), message));
     }
     if let Some(process) = &scaler.process()
         && scaler.on_stop == super::StopPolicy::Leave
@@ -452,7 +460,7 @@ pub(super) fn check(scaler: &ScalerConfig, spot: &SpanTree, found: &mut Vec<Conf
             Some(_) => "add state = \"/var/lib/plimsoll/web.processes\"",
             None => "write process = { command = [\"…\"], state = \"/var/lib/plimsoll/web.processes\" }",
         };
-        found.push(ConfigDiagnostic::error(spot.value_span(), message).hint(hint));
+        diagnostics.push(ConfigDiagnostic::error(spans.value_span(), message).hint(hint));
     }
 }
 

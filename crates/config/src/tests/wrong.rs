@@ -4,13 +4,13 @@ use super::*;
 
 #[test]
 fn a_typo_is_shown_with_what_was_meant() {
-    assert_snapshot!(errors(&LEAST.replace("members", "membres")), @r#"
+    assert_snapshot!(errors(&MINIMAL.replace("members", "membres")), @r#"
     error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
         6 | membres = ["127.0.0.1:1"]
           | ^^^^^^^ did you mean `members`?   allowed: admission, aperture, discover, drained_sessions, hand_over, health, iiop, key, lottery, max_connections, max_rate, members, monitor, name, objective, outlier, pool, pool_idle, protocol, queue, queue_timeout, report_header, retry, scaler, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
     1 error
     "#);
-    assert_snapshot!(errors(&format!("{LEAST}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
+    assert_snapshot!(errors(&format!("{MINIMAL}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
     error: plimsoll.toml:7:32: unknown key `choises` in [group.strategy.least_request]
         7 | strategy = { least_request = { choises = 3 } }
           |                                ^^^^^^^ did you mean `choices`?   allowed: choices
@@ -213,18 +213,22 @@ fn members_of_http2_cannot_send_one_of_many_clients_away() {
              monitor = {{ source = \"push\", metric = \"cpu\" }}\n"
         )
     };
-    let warned = |rebind, protocol| read(&text(rebind, protocol)).unwrap().warnings.to_string();
-    let said = warned("agent", "h2");
-    assert!(said.contains("plimsoll.toml:5:10: clients that come through this listener stay"), "{said}");
+    let warnings_of = |rebind, protocol| read(&text(rebind, protocol)).unwrap().warnings.to_string();
+    let error_text = warnings_of("agent", "h2");
+    assert!(
+        error_text.contains("plimsoll.toml:5:10: clients that come through this listener stay"),
+        "{error_text}"
+    );
     for (rebind, protocol) in [("agent", "http1"), ("silent", "h2"), ("close", "h2")] {
-        assert_eq!(warned(rebind, protocol), "", "{rebind} {protocol}");
+        assert_eq!(warnings_of(rebind, protocol), "", "{rebind} {protocol}");
     }
 }
 
 #[test]
 fn a_listener_is_not_its_own_member() {
-    let own = LEAST.replace("[\"127.0.0.1:1\"]", "[\"127.0.0.1:1\", { address = \"127.0.0.1:8080\" }]");
-    assert_snapshot!(errors(&own), @r#"
+    let own_member =
+        MINIMAL.replace("[\"127.0.0.1:1\"]", "[\"127.0.0.1:1\", { address = \"127.0.0.1:8080\" }]");
+    assert_snapshot!(errors(&own_member), @r#"
     error: plimsoll.toml:6:39: member 127.0.0.1:8080 is the listener on 127.0.0.1:8080 itself
         6 | members = ["127.0.0.1:1", { address = "127.0.0.1:8080" }]
           |                                       ^^^^^^^^^^^^^^^^ write where the server is, or listen elsewhere
@@ -232,25 +236,27 @@ fn a_listener_is_not_its_own_member() {
           |           ^^^^^^^^^^^^^^^^ the listener is here
     1 error
     "#);
-    let all = own.replace("address = \"127.0.0.1:8080\"\ngroup", "address = \"[::]:8080\"\ngroup");
-    assert!(errors(&all).contains("member 127.0.0.1:8080 is the listener on [::]:8080 itself"));
+    let wildcard_member =
+        own_member.replace("address = \"127.0.0.1:8080\"\ngroup", "address = \"[::]:8080\"\ngroup");
+    assert!(errors(&wildcard_member).contains("member 127.0.0.1:8080 is the listener on [::]:8080 itself"));
     // A client that asks for names gets another server's port.
-    let dns =
-        own.replace("group = \"web\"", "group = \"web\"\nprotocol = \"dns\"\ndomain = \"web.example.\"");
+    let dns = own_member
+        .replace("group = \"web\"", "group = \"web\"\nprotocol = \"dns\"\ndomain = \"web.example.\"");
     read(&dns).unwrap();
 }
 
 #[test]
 fn listeners_of_xds_are_held_against_what_they_can() {
-    let of = |rest: &str| {
-        let text = LEAST.replace("group = \"web\"", &format!("group = \"web\"\nprotocol = \"xds\"\n{rest}"));
+    let result_of = |rest: &str| {
+        let text =
+            MINIMAL.replace("group = \"web\"", &format!("group = \"web\"\nprotocol = \"xds\"\n{rest}"));
         match read(&text) {
             Ok(file) => file.warnings.to_string(),
             Err(problems) => problems.to_string(),
         }
     };
-    assert_eq!(of(""), "");
-    for (rest, why) in [
+    assert_eq!(result_of(""), "");
+    for (rest, expected) in [
         ("groups = [\"wbe\"]", "there is no group named `wbe`"),
         ("groups = [\"web\"]", "group `web` is the listener's own already"),
         ("groups = [\"a\", \"a\"]", "group `a` is there twice"),
@@ -261,14 +267,14 @@ fn listeners_of_xds_are_held_against_what_they_can() {
         ("upgrades = []", "`upgrades` has no effect"),
         ("public = \"a:1\"", "`public` has no effect"),
     ] {
-        let said = of(rest);
-        assert!(said.contains(why), "{rest}: {said}");
+        let error_text = result_of(rest);
+        assert!(error_text.contains(expected), "{rest}: {error_text}");
     }
 }
 
 #[test]
 fn objectives_are_for_those_who_wait_and_apertures_for_those_without_an_order() {
-    for (rest, said) in [
+    for (rest, expected) in [
         ("objective = \"1s\"", ""),
         ("objective = \"1s\"\nstrategy = \"random\"\nadmission = true", ""),
         ("objective = \"1s\"\nstrategy = \"random\"", "`objective` has no effect: nobody waits for room"),
@@ -276,11 +282,11 @@ fn objectives_are_for_those_who_wait_and_apertures_for_those_without_an_order() 
         ("objective = \"0s\"", "1ms"),
         ("aperture = 12\nstrategy = \"maglev\"", "balancers do not agree on who is first for `maglev`"),
     ] {
-        let found = match read(&format!("{LEAST}{rest}\n")) {
+        let outcome = match read(&format!("{MINIMAL}{rest}\n")) {
             Ok(file) => file.warnings.to_string(),
             Err(problems) => problems.to_string(),
         };
-        assert!(found.contains(said) && found.is_empty() == said.is_empty(), "{rest}: {found}");
+        assert!(outcome.contains(expected) && outcome.is_empty() == expected.is_empty(), "{rest}: {outcome}");
     }
 }
 
@@ -289,82 +295,85 @@ fn control_over_tls_is_held_against_what_it_needs() {
     let tls = "tls = { certificate = \"/a.pem\", key = \"/a.key\", client_ca = \"/ca.pem\", \
                trust_domain = \"example.org\" }\n";
     let grant = "[[admin.access.grant]]\nidentity = \"jwt:a\"\nrole = \"viewer\"\n";
-    let of = |admin: &str| match read(&format!("{LEAST}[admin]\n{admin}")) {
+    let result_of = |admin: &str| match read(&format!("{MINIMAL}[admin]\n{admin}")) {
         Ok(file) => file.warnings.to_string(),
         Err(problems) => problems.to_string(),
     };
-    let over = "control = \"tls://127.0.0.1:9905\"\n";
-    assert_eq!(of(&format!("{over}{tls}{grant}")), "");
-    for (admin, why) in [
-        (format!("{over}{grant}"), "needs a certificate"),
-        (format!("{over}{tls}"), "there is no grant"),
+    let tls_address = "control = \"tls://127.0.0.1:9905\"\n";
+    assert_eq!(result_of(&format!("{tls_address}{tls}{grant}")), "");
+    for (admin, expected) in [
+        (format!("{tls_address}{grant}"), "needs a certificate"),
+        (format!("{tls_address}{tls}"), "there is no grant"),
         (format!("{tls}{grant}"), "`tls` has no effect: no control over TLS"),
         (
-            format!("{over}{}{grant}", tls.replace(", trust_domain = \"example.org\"", "")),
+            format!("{tls_address}{}{grant}", tls.replace(", trust_domain = \"example.org\"", "")),
             "needs a `trust_domain`",
         ),
         (
-            format!("{over}{}{grant}", tls.replace(", client_ca = \"/ca.pem\"", "")),
+            format!("{tls_address}{}{grant}", tls.replace(", client_ca = \"/ca.pem\"", "")),
             "nobody could prove who they are",
         ),
         (
             format!(
-                "{over}{tls}access = {{ file = \"/x\", grant = [{{ identity = \"jwt:a\", role = \"viewer\" \
+                "{tls_address}{tls}access = {{ file = \"/x\", grant = [{{ identity = \"jwt:a\", role = \"viewer\" \
                  }}] }}\n"
             ),
             "and here as well",
         ),
-        (format!("{over}{tls}{}", grant.replace("viewer", "veiwer")), "did you mean `viewer`?"),
-        (format!("{over}{tls}{}", grant.replace("jwt:a", "alice")), "neither spiffe://"),
+        (format!("{tls_address}{tls}{}", grant.replace("viewer", "veiwer")), "did you mean `viewer`?"),
+        (format!("{tls_address}{tls}{}", grant.replace("jwt:a", "alice")), "neither spiffe://"),
         (
             format!(
-                "{over}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\ngroups = \
+                "{tls_address}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\ngroups = \
                  \"all\"\n"
             ),
             "there is a role `admin` already",
         ),
         (
             format!(
-                "{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\", \
+                "{tls_address}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\", \
                  \"stop\"]\ngroups = [\"web\"]\n"
             ),
             "is about the whole process",
         ),
         (
             format!(
-                "{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"fly\"]\ngroups = []\n"
+                "{tls_address}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"fly\"]\ngroups = []\n"
             ),
             "is not a verb; there are: index, ",
         ),
-        (format!("{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\" }}\n{grant}"), "no keys by which"),
+        (
+            format!("{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\" }}\n{grant}"),
+            "no keys by which",
+        ),
         (
             format!(
-                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_url = \
+                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_url = \
                  \"https://x/\" }}\n{grant}"
             ),
             "and at `jwks_url` as well",
         ),
         (
             format!(
-                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"http://x/\" }}\n{grant}"
+                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"http://x/\" }}\n{grant}"
             ),
             "whoever is on the way",
         ),
         (
             format!(
-                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_ca = \"/y\" \
+                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_ca = \"/y\" \
                  }}\n{grant}"
             ),
             "`jwks_ca` has no effect",
         ),
         (
             format!(
-                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"ftp://x/\" }}\n{grant}"
+                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"ftp://x/\" }}\n{grant}"
             ),
             "neither with https://",
         ),
         (
-            format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\"]\n"),
+            format!("{tls_address}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\"]\n"),
             "missing key `groups`",
         ),
         ("control = [\"unix:/a\", \"unix:/b\"]\n".to_owned(), "a second address of its kind"),
@@ -375,15 +384,18 @@ fn control_over_tls_is_held_against_what_it_needs() {
             "is also the address of the admin side",
         ),
     ] {
-        let said = of(&admin);
-        assert!(said.contains(why) && said.contains("plimsoll.toml:"), "{admin}: {said}");
+        let error_text = result_of(&admin);
+        assert!(
+            error_text.contains(expected) && error_text.contains("plimsoll.toml:"),
+            "{admin}: {error_text}"
+        );
     }
 }
 
 #[test]
 fn tickets_are_taken_by_a_build_that_has_kerberos() {
-    let said = match read(&format!(
-        "{LEAST}[admin]\ncontrol = \"tls://127.0.0.1:9905\"\ntls = {{ certificate = \"/a.pem\", key = \
+    let error_text = match read(&format!(
+        "{MINIMAL}[admin]\ncontrol = \"tls://127.0.0.1:9905\"\ntls = {{ certificate = \"/a.pem\", key = \
          \"/a.key\" }}\n\
          kerberos = {{ keytab = \"/k\" }}\n[[admin.access.grant]]\nidentity = \"krb5:a@B\"\nrole = \
          \"viewer\"\n"
@@ -392,9 +404,12 @@ fn tickets_are_taken_by_a_build_that_has_kerberos() {
         Err(problems) => problems.to_string(),
     };
     if plimsoll_kerberos::BUILT_IN {
-        assert_eq!(said, "");
+        assert_eq!(error_text, "");
     } else {
-        assert!(said.contains("built without Kerberos") && said.contains("--features kerberos"), "{said}");
+        assert!(
+            error_text.contains("built without Kerberos") && error_text.contains("--features kerberos"),
+            "{error_text}"
+        );
     }
 }
 
@@ -418,10 +433,13 @@ fn broken_text_is_placed_too() {
           | ^ add [[listener]] with an address and a group, or [admin] reports to lend members
     1 error
     "#);
-    let one = errors("[listener]\naddress = \"127.0.0.1:80\"\n");
-    assert!(one.contains("write [[listener]], with two brackets: there may be several"), "{one}");
-    let one = errors("[[group]]\nname = \"a\"\nmembers = \"a:1\"\n");
-    assert!(one.contains("write [\"a:1\"]"), "{one}");
+    let errors_text = errors("[listener]\naddress = \"127.0.0.1:80\"\n");
+    assert!(
+        errors_text.contains("write [[listener]], with two brackets: there may be several"),
+        "{errors_text}"
+    );
+    let errors_text = errors("[[group]]\nname = \"a\"\nmembers = \"a:1\"\n");
+    assert!(errors_text.contains("write [\"a:1\"]"), "{errors_text}");
     assert_snapshot!(errors("listener = 3\ngroup = [1]\n"), @r#"
     error: plimsoll.toml:1:12: `listener` must be an array, not an integer
         1 | listener = 3
@@ -458,10 +476,10 @@ http = "/"
 
 #[test]
 fn sessions_are_handed_over_or_stay() {
-    let both = format!(
-        "{LEAST}drained_sessions = \"stay\"\n[group.hand_over]\nurl = \"http://127.0.0.1:7000/hand-over\"\n"
+    let conflicting_text = format!(
+        "{MINIMAL}drained_sessions = \"stay\"\n[group.hand_over]\nurl = \"http://127.0.0.1:7000/hand-over\"\n"
     );
-    assert_snapshot!(errors(&both), @r#"
+    assert_snapshot!(errors(&conflicting_text), @r#"
     error: plimsoll.toml:7:20: sessions of a member that is drained cannot both be handed over and stay
         7 | drained_sessions = "stay"
           |                    ^^^^^^ take out `drained_sessions`, or [group.hand_over]

@@ -11,22 +11,24 @@ pub(super) fn health(
     servers: &[HaproxyServer],
     draft: &mut ImportDraft,
 ) {
-    let Some(first) = servers.iter().find(|server| server.check) else { return };
+    let Some(first_checked) = servers.iter().find(|server| server.check) else { return };
     for server in servers {
         if !server.check {
             draft.note(server.line, &server.name, "all members of a group are checked, this one, too");
-        } else if (server.interval, server.rise, server.fall) != (first.interval, first.rise, first.fall) {
-            let why = format!("all members of a group are checked alike: as {}", first.name);
-            draft.note(server.line, format!("{}: inter, rise, fall", server.name), why);
+        } else if (server.interval, server.rise, server.fall)
+            != (first_checked.interval, first_checked.rise, first_checked.fall)
+        {
+            let reason = format!("all members of a group are checked alike: as {}", first_checked.name);
+            draft.note(server.line, format!("{}: inter, rise, fall", server.name), reason);
         }
     }
     let mut health = DraftHealth {
         kind: DraftProbe::Tcp,
-        interval: first.interval,
+        interval: first_checked.interval,
         // A check without a timeout of its own has the time until the next.
-        timeout: section.timeout(&["check"]).or(first.interval),
-        rise: first.rise,
-        fall: first.fall,
+        timeout: section.timeout(&["check"]).or(first_checked.interval),
+        rise: first_checked.rise,
+        fall: first_checked.fall,
         host: None,
         expect: None,
     };
@@ -55,14 +57,14 @@ fn read_probe(health: &mut DraftHealth, section: &HaproxySection, draft: &mut Im
         [path] => ("OPTIONS", *path),
         [method, path, ..] => (*method, *path),
     };
-    let mut expected = false;
+    let mut has_expect = false;
     for check in &section.checks {
         if check.peek().first().is_some_and(|word| word == "tcp-check") {
             draft.note(check.line, &check.text, "it is of option tcp-check, which is not in force");
             check.mark_used();
             continue;
         }
-        let number = &check.line;
+        let line_number = &check.line;
         let words: Vec<&str> = check.consume().iter().map(String::as_str).collect();
         match words.as_slice() {
             ["http-check", "send", rest @ ..] => {
@@ -77,28 +79,34 @@ fn read_probe(health: &mut DraftHealth, section: &HaproxySection, draft: &mut Im
                                 health.host = Some((*value).to_owned());
                             }
                             (name, _) => {
-                                let what = format!("http-check send … hdr {}", name.unwrap_or(&""));
-                                draft.note(*number, what, "checks have no fields of their own but Host");
+                                let subject = format!("http-check send … hdr {}", name.unwrap_or(&""));
+                                draft.note(
+                                    *line_number,
+                                    subject,
+                                    "checks have no fields of their own but Host",
+                                );
                             }
                         },
-                        other => {
-                            draft.note(*number, format!("http-check send … {other}"), "checks have no body")
-                        }
+                        argument => draft.note(
+                            *line_number,
+                            format!("http-check send … {argument}"),
+                            "checks have no body",
+                        ),
                     }
                 }
             }
-            ["http-check", "expect", "status", status] if status.parse::<u64>().is_ok() && !expected => {
-                (health.expect, expected) = (status.parse().ok(), true);
+            ["http-check", "expect", "status", status] if status.parse::<u64>().is_ok() && !has_expect => {
+                (health.expect, has_expect) = (status.parse().ok(), true);
             }
             ["http-check", "connect", ..] => {
-                let why = "checks go to the member's own address and port, as traffic does";
-                draft.note(*number, words.join(" "), why);
+                let reason = "checks go to the member's own address and port, as traffic does";
+                draft.note(*line_number, words.join(" "), reason);
             }
             ["http-check", "disable-on-404" | "send-state"] => {
-                draft.note(*number, words.join(" "), "drain members with plimsoll drain")
+                draft.note(*line_number, words.join(" "), "drain members with plimsoll drain")
             }
             _ => draft.note(
-                *number,
+                *line_number,
                 words.join(" "),
                 "a check passes by its status: 200 to 399, or one (expect)",
             ),
@@ -108,8 +116,8 @@ fn read_probe(health: &mut DraftHealth, section: &HaproxySection, draft: &mut Im
         draft.note(line, format!("option httpchk {method}"), "checks ask by GET");
     }
     // Behind the version there may be fields, each on a line of its own.
-    let behind = words.get(2..).unwrap_or_default().join(" ");
-    for field in behind.split(['\r', '\n']).skip(1).filter(|field| !field.is_empty()) {
+    let expected_value = words.get(2..).unwrap_or_default().join(" ");
+    for field in expected_value.split(['\r', '\n']).skip(1).filter(|field| !field.is_empty()) {
         match field.split_once(':') {
             Some((name, value)) if name.eq_ignore_ascii_case("host") => {
                 health.host = Some(value.trim().to_owned())

@@ -125,9 +125,9 @@ impl HaproxySection {
 
     /// Returns a number, and marks its line if it is one.
     pub(super) fn number<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
-        let number = self.peek(key)?.parse().ok()?;
+        let value = self.peek(key)?.parse().ok()?;
         self.settings[key].mark_used();
-        Some(number)
+        Some(value)
     }
 
     pub(super) fn http(&self) -> bool {
@@ -142,23 +142,23 @@ impl HaproxySection {
 
     /// Returns the first of these timeouts that is set; a time of 0 is none. If all are 0 it is
     /// [`UNBOUNDED`].
-    pub(super) fn timeout(&self, which: &[&str]) -> Option<Duration> {
-        let mut none = None;
-        for which in which {
-            let key = format!("timeout {which}");
+    pub(super) fn timeout(&self, names: &[&str]) -> Option<Duration> {
+        let mut has_zero = None;
+        for name in names {
+            let key = format!("timeout {name}");
             let Some(time) = self.peek(&key).and_then(|word| value::time(word, UNIT)) else { continue };
             self.settings[&key].mark_used();
             if !time.is_zero() {
                 return Some(time);
             }
-            none = Some(UNBOUNDED);
+            has_zero = Some(UNBOUNDED);
         }
-        none
+        has_zero
     }
 
     /// Returns a timeout, for a caller that only reads it; a time of 0 is none.
-    pub(super) fn peek_timeout(&self, which: &str) -> Option<Duration> {
-        let time = value::time(self.peek(&format!("timeout {which}"))?, UNIT)?;
+    pub(super) fn peek_timeout(&self, name: &str) -> Option<Duration> {
+        let time = value::time(self.peek(&format!("timeout {name}"))?, UNIT)?;
         Some(time).filter(|time| !time.is_zero())
     }
 
@@ -184,20 +184,21 @@ fn words_of(key: &str) -> usize {
 /// All sections, in their order.
 #[derive(Debug, Default)]
 pub(super) struct HaproxySections {
-    pub(super) list: Vec<HaproxySection>,
+    pub(super) sections: Vec<HaproxySection>,
     /// Whether members need no certificate, unless they set it otherwise.
     pub(super) skips_verification: bool,
     /// The folders of certificates and authorities without a whole path.
     pub(super) crt_base: Option<String>,
     pub(super) ca_base: Option<String>,
     /// The lines of defaults.
-    defaults_lines: Vec<SharedStatement>,
+    default_lines: Vec<SharedStatement>,
 }
 
 impl HaproxySections {
     /// Notes the lines without a mark.
     pub(super) fn note_unused(&self, draft: &mut ImportDraft) {
-        for line in self.defaults_lines.iter().chain(self.list.iter().flat_map(|section| &section.own_lines))
+        for line in
+            self.default_lines.iter().chain(self.sections.iter().flat_map(|section| &section.own_lines))
         {
             if !line.is_used.get() && !draft.has_note(line.line) {
                 let words: Vec<&str> = line.words.iter().map(String::as_str).collect();
@@ -212,19 +213,19 @@ pub(super) fn read(text: &str, draft: &mut ImportDraft) -> HaproxySections {
     let mut sections = HaproxySections::default();
     // The defaults in force for the following sections, and those with a name.
     let mut defaults = HaproxySection::new(SectionKind::Defaults, "", 0);
-    let mut named: BTreeMap<String, HaproxySection> = BTreeMap::new();
+    let mut named_defaults: BTreeMap<String, HaproxySection> = BTreeMap::new();
     let mut now: Option<HaproxySection> = None;
-    let mut foreign = false;
+    let mut is_foreign = false;
     // Whether the lines of the section are indented more than its name.
-    let mut indented = false;
+    let mut is_indented = false;
     for (index, line) in text.lines().enumerate() {
-        let number = index + 1;
-        let (words, closed) = words(line);
+        let line_number = index + 1;
+        let (words, is_closed) = words(line);
         let Some(first) = words.first() else { continue };
-        if !closed {
-            draft.mark_incomplete(number, line.trim(), "a quote is not closed");
+        if !is_closed {
+            draft.mark_incomplete(line_number, line.trim(), "a quote is not closed");
         }
-        let outside = !line.starts_with([' ', '\t']);
+        let is_top_level = !line.starts_with([' ', '\t']);
         let kind = match &**first {
             "global" => Some(SectionKind::Global),
             "defaults" => Some(SectionKind::Defaults),
@@ -233,109 +234,117 @@ pub(super) fn read(text: &str, draft: &mut ImportDraft) -> HaproxySections {
             "listen" => Some(SectionKind::Listen),
             "resolvers" | "peers" | "userlist" | "mailers" | "cache" | "program" | "ring" | "log-forward"
             | "http-errors" | "fcgi-app" | "crt-store" | "traces" | "log-profile" | "acme"
-                if outside =>
+                if is_top_level =>
             {
-                end(now.take(), &mut sections, &mut defaults, &mut named);
-                foreign = true;
-                draft.note(number, line.trim(), format!("there is nothing like a section `{first}` here"));
+                end_section(now.take(), &mut sections, &mut defaults, &mut named_defaults);
+                is_foreign = true;
+                draft.note(
+                    line_number,
+                    line.trim(),
+                    format!("there is nothing like a section `{first}` here"),
+                );
                 continue;
             }
             // The name is mistyped: the lines below it are not of the section before.
-            other if outside && indented && !unsupported::is_known(other) => {
-                end(now.take(), &mut sections, &mut defaults, &mut named);
-                (foreign, indented) = (true, false);
+            keyword if is_top_level && is_indented && !unsupported::is_known(keyword) => {
+                end_section(now.take(), &mut sections, &mut defaults, &mut named_defaults);
+                (is_foreign, is_indented) = (true, false);
                 draft.note(
-                    number,
+                    line_number,
                     line.trim(),
-                    format!("there is no section `{other}`: its lines are left out"),
+                    format!("there is no section `{keyword}`: its lines are left out"),
                 );
                 continue;
             }
             _ => None,
         };
         if let Some(kind) = kind {
-            indented = false;
-            end(now.take(), &mut sections, &mut defaults, &mut named);
-            foreign = false;
-            now = Some(begin(kind, &words, number, &defaults, &named));
+            is_indented = false;
+            end_section(now.take(), &mut sections, &mut defaults, &mut named_defaults);
+            is_foreign = false;
+            now = Some(begin_section(kind, &words, line_number, &defaults, &named_defaults));
             continue;
         }
-        if foreign {
+        if is_foreign {
             continue;
         }
-        indented = !outside;
-        let said = line.trim();
+        is_indented = !is_top_level;
+        let statement = line.trim();
         match &mut now {
             Some(section) if section.kind == SectionKind::Global => {
-                global(&mut sections, number, &words, said, draft);
+                read_global(&mut sections, line_number, &words, statement, draft);
             }
-            Some(section) => proxy(section, number, &words, said, draft),
-            None => draft.note(number, said, "it stands before any section"),
+            Some(section) => read_proxy(section, line_number, &words, statement, draft),
+            None => draft.note(line_number, statement, "it stands before any section"),
         }
     }
-    end(now.take(), &mut sections, &mut defaults, &mut named);
+    end_section(now.take(), &mut sections, &mut defaults, &mut named_defaults);
     sections
 }
 
-fn begin(
+fn begin_section(
     kind: SectionKind,
     words: &[String],
     line: usize,
     defaults: &HaproxySection,
-    named: &BTreeMap<String, HaproxySection>,
+    named_defaults: &BTreeMap<String, HaproxySection>,
 ) -> HaproxySection {
     let name = words.get(1).map_or("", String::as_str);
-    let from = words.iter().position(|word| word == "from").and_then(|at| named.get(words.get(at + 1)?));
-    let mut section = match (kind, from) {
+    let inherited = words
+        .iter()
+        .position(|word| word == "from")
+        .and_then(|position| named_defaults.get(words.get(position + 1)?));
+    let mut section = match (kind, inherited) {
         (SectionKind::Global, _) | (SectionKind::Defaults, None) => HaproxySection::new(kind, name, line),
-        (_, Some(from)) => HaproxySection { kind, line, own_lines: Vec::new(), ..from.clone() },
+        (_, Some(inherited)) => HaproxySection { kind, line, own_lines: Vec::new(), ..inherited.clone() },
         (_, None) => HaproxySection { kind, line, own_lines: Vec::new(), ..defaults.clone() },
     };
     name.clone_into(&mut section.name);
     // `listen name :80` is the old form.
-    if kind.has_binds() && from.is_none() && words.len() > 2 {
-        let mut bind = vec!["bind".to_owned()];
-        bind.extend_from_slice(&words[2..]);
-        let said = bind.join(" ");
-        let bind = Rc::new(ConfigStatement { line, text: said, words: bind, is_used: Cell::new(false) });
-        section.own_lines.push(bind.clone());
-        section.binds.push(bind);
+    if kind.has_binds() && inherited.is_none() && words.len() > 2 {
+        let mut bind_words = vec!["bind".to_owned()];
+        bind_words.extend_from_slice(&words[2..]);
+        let statement = bind_words.join(" ");
+        let bind_statement =
+            Rc::new(ConfigStatement { line, text: statement, words: bind_words, is_used: Cell::new(false) });
+        section.own_lines.push(bind_statement.clone());
+        section.binds.push(bind_statement);
     }
     section
 }
 
-fn end(
+fn end_section(
     section: Option<HaproxySection>,
     sections: &mut HaproxySections,
     defaults: &mut HaproxySection,
-    named: &mut BTreeMap<String, HaproxySection>,
+    named_defaults: &mut BTreeMap<String, HaproxySection>,
 ) {
     match section {
         None => {}
         Some(section) if section.kind == SectionKind::Defaults => {
             if !section.name.is_empty() {
-                named.insert(section.name.clone(), section.clone());
+                named_defaults.insert(section.name.clone(), section.clone());
             }
-            sections.defaults_lines.extend(section.own_lines.iter().cloned());
+            sections.default_lines.extend(section.own_lines.iter().cloned());
             *defaults = section;
         }
         Some(section) if section.kind == SectionKind::Global => {}
-        Some(section) => sections.list.push(section),
+        Some(section) => sections.sections.push(section),
     }
 }
 
-fn global(
+fn read_global(
     sections: &mut HaproxySections,
-    number: usize,
+    line_number: usize,
     words: &[String],
-    said: &str,
+    statement: &str,
     draft: &mut ImportDraft,
 ) {
-    let (first, value) = (&*words[0], words.get(1).and_then(|word| word.parse::<u64>().ok()));
-    match (first, value) {
-        ("maxconn", Some(most @ 16..=10_000_000)) => draft.max_connections = Some(most),
+    let (keyword, value) = (&*words[0], words.get(1).and_then(|word| word.parse::<u64>().ok()));
+    match (keyword, value) {
+        ("maxconn", Some(max_connections @ 16..=10_000_000)) => draft.max_connections = Some(max_connections),
         ("nbthread", Some(threads @ 1..=1024)) => draft.threads = Some(threads),
-        ("maxconn" | "nbthread", _) => draft.note(number, said, "there is no such number here"),
+        ("maxconn" | "nbthread", _) => draft.note(line_number, statement, "there is no such number here"),
         ("ssl-server-verify", _) if words.get(1).is_some_and(|word| word == "none") => {
             sections.skips_verification = true
         }
@@ -344,16 +353,22 @@ fn global(
         }
         ("crt-base", _) => sections.crt_base = words.get(1).cloned(),
         ("ca-base", _) => sections.ca_base = words.get(1).cloned(),
-        _ if unsupported::HARMLESS_GLOBALS.contains(&first) => {}
-        _ => draft.note(number, said, unsupported::process_reason(first)),
+        _ if unsupported::HARMLESS_GLOBALS.contains(&keyword) => {}
+        _ => draft.note(line_number, statement, unsupported::process_reason(keyword)),
     }
 }
 
-fn proxy(section: &mut HaproxySection, number: usize, words: &[String], said: &str, draft: &mut ImportDraft) {
-    let keep = |section: &mut HaproxySection| {
+fn read_proxy(
+    section: &mut HaproxySection,
+    line_number: usize,
+    words: &[String],
+    statement: &str,
+    draft: &mut ImportDraft,
+) {
+    let add_statement = |section: &mut HaproxySection| {
         let line = ConfigStatement {
-            line: number,
-            text: said.to_owned(),
+            line: line_number,
+            text: statement.to_owned(),
             words: words.to_vec(),
             is_used: Cell::new(false),
         };
@@ -361,85 +376,87 @@ fn proxy(section: &mut HaproxySection, number: usize, words: &[String], said: &s
         section.own_lines.push(line.clone());
         line
     };
-    let set = |section: &mut HaproxySection, key: &str| {
-        let line = keep(section);
+    let set_statement = |section: &mut HaproxySection, key: &str| {
+        let line = add_statement(section);
         // A repeated line replaces the first one.
-        if let Some(before) = section.settings.insert(key.to_owned(), line) {
-            before.mark_used();
+        if let Some(previous) = section.settings.insert(key.to_owned(), line) {
+            previous.mark_used();
         }
     };
     // The last kind of check counts; defaults may have another.
-    let other_check = |section: &mut HaproxySection, name: &str| {
-        for before in unsupported::CHECKS.iter().filter(|one| **one != name) {
-            if let Some(before) = section.settings.remove(&format!("option {before}")) {
-                before.mark_used();
+    let replace_checks = |section: &mut HaproxySection, name: &str| {
+        for check_name in unsupported::CHECKS.iter().filter(|check_option| **check_option != name) {
+            if let Some(previous) = section.settings.remove(&format!("option {check_name}")) {
+                previous.mark_used();
             }
         }
     };
-    let first = &*words[0];
-    section.access_rules.extend(AccessRule::of(ImportSource::Haproxy, number, said));
-    match (first, words.get(1).map(String::as_str)) {
+    let keyword = &*words[0];
+    section.access_rules.extend(AccessRule::of(ImportSource::Haproxy, line_number, statement));
+    match (keyword, words.get(1).map(String::as_str)) {
         ("bind", _) => {
-            let line = keep(section);
+            let line = add_statement(section);
             section.binds.push(line);
         }
         ("server" | "server-template", _) => {
-            let line = keep(section);
+            let line = add_statement(section);
             section.servers.push(line);
         }
         ("default-server", _) => {
-            let line = keep(section);
+            let line = add_statement(section);
             section.default_server.push(line);
         }
         ("use_backend", _) => {
-            let line = keep(section);
+            let line = add_statement(section);
             section.use_backends.push(line);
         }
         ("http-check" | "tcp-check", _) => {
-            let line = keep(section);
+            let line = add_statement(section);
             section.checks.push(line);
         }
         ("stick", _) => {
-            let line = keep(section);
+            let line = add_statement(section);
             section.stick_rules.push(line);
         }
         ("acl", Some(name)) => {
-            let line = keep(section);
+            let line = add_statement(section);
             section.acls.entry(name.to_owned()).or_default().push(line);
         }
-        ("timeout", Some(which)) if words.len() > 2 => set(section, &format!("timeout {which}")),
+        ("timeout", Some(timeout_name)) if words.len() > 2 => {
+            set_statement(section, &format!("timeout {timeout_name}"))
+        }
         ("option", Some(name)) => {
             if unsupported::CHECKS.contains(&name) {
-                other_check(section, name);
+                replace_checks(section, name);
             }
             if unsupported::OPTIONS.contains(&name) {
-                set(section, &format!("option {name}"));
+                set_statement(section, &format!("option {name}"));
                 if name == "forwardfor" && words.len() > 2 {
                     draft.note(
-                        number,
-                        said,
+                        line_number,
+                        statement,
                         "the addresses are added (X-Forwarded-For) for all, under this name",
                     );
                 }
             } else if !unsupported::HARMLESS_OPTIONS.contains(&name) {
-                draft.note(number, said, unsupported::option_reason(name));
+                draft.note(line_number, statement, unsupported::option_reason(name));
             }
         }
         // The line takes back one of the defaults.
         ("no", Some("option")) if words.len() == 3 => {
             match section.settings.remove(&format!("option {}", words[2])) {
-                Some(before) => before.mark_used(),
+                Some(previous) => previous.mark_used(),
                 None if unsupported::ABSENT_OPTIONS.contains(&&*words[2]) => {}
-                None => draft.note(number, said, unsupported::option_reason(&words[2])),
+                None => draft.note(line_number, statement, unsupported::option_reason(&words[2])),
             }
         }
         ("enabled", _) => {
-            if let Some(before) = section.settings.remove("disabled") {
-                before.mark_used();
+            if let Some(previous) = section.settings.remove("disabled") {
+                previous.mark_used();
             }
         }
-        _ if unsupported::SINGLE_KEYS.contains(&first) => set(section, first),
-        _ if unsupported::HARMLESS.contains(&first) => {}
-        _ => draft.note(number, said, unsupported::proxy_reason(first)),
+        _ if unsupported::SINGLE_KEYS.contains(&keyword) => set_statement(section, keyword),
+        _ if unsupported::HARMLESS.contains(&keyword) => {}
+        _ => draft.note(line_number, statement, unsupported::proxy_reason(keyword)),
     }
 }

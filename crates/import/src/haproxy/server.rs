@@ -65,7 +65,7 @@ pub(super) fn group(
     sections: &HaproxySections,
     groups: &BTreeMap<String, String>,
     draft: &mut ImportDraft,
-    of_listeners: &mut FrontendSettings,
+    frontend_settings: &mut FrontendSettings,
 ) -> Option<DraftGroup> {
     if section.servers.is_empty() {
         if section.kind == section::SectionKind::Backend {
@@ -87,9 +87,9 @@ pub(super) fn group(
     apply_common(&mut group, &servers, draft);
     health_check::health(&mut group, section, &servers, draft);
     timeouts(&mut group, section);
-    read_stickiness(&mut group, section, &servers, draft, of_listeners);
+    read_stickiness(&mut group, section, &servers, draft, frontend_settings);
     if section.http() && section.option("forwardfor") {
-        of_listeners.forwarded.insert(group.name.clone());
+        frontend_settings.forwarded.insert(group.name.clone());
     }
     Some(group)
 }
@@ -101,15 +101,15 @@ fn servers(
 ) -> Vec<HaproxyServer> {
     let port = usual_port(section, sections);
     // HAProxy verifies members, unless it is configured not to.
-    let proof = DraftMemberTls { verify: !sections.skips_verification, ..DraftMemberTls::default() };
-    let mut usual = HaproxyServer { weight: 1, member_tls: proof, ..HaproxyServer::default() };
+    let member_tls = DraftMemberTls { verify: !sections.skips_verification, ..DraftMemberTls::default() };
+    let mut default_server = HaproxyServer { weight: 1, member_tls, ..HaproxyServer::default() };
     // Each counts for the servers below it.
-    let mut usually = section.default_server.iter().peekable();
+    let mut default_lines = section.default_server.iter().peekable();
     let mut servers = Vec::new();
     for line in &section.servers {
-        while let Some(before) = usually.next_if(|one| one.line < line.line) {
-            (usual.line, usual.name) = (before.line, DEFAULT.to_owned());
-            parameters(&mut usual, before.consume()[1..].iter().map(String::as_str), draft);
+        while let Some(default_line) = default_lines.next_if(|line_before| line_before.line < line.line) {
+            (default_server.line, default_server.name) = (default_line.line, DEFAULT.to_owned());
+            parameters(&mut default_server, default_line.consume()[1..].iter().map(String::as_str), draft);
         }
         let words: Vec<&str> = line.consume().iter().map(String::as_str).collect();
         let (template, name, address, rest) = match words.as_slice() {
@@ -120,11 +120,11 @@ fn servers(
                 continue;
             }
         };
-        let Some(found) = value::member(address, port) else {
+        let Some(address_text) = value::member(address, port) else {
             draft.note(line.line, format!("{} {name} {address}", words[0]), "is no host with a port");
             continue;
         };
-        let host = found.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
+        let host = address_text.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
         if template && host.parse::<IpAddr>().is_ok() {
             draft.note(line.line, &line.text, "it is no name that has addresses");
             continue;
@@ -132,9 +132,9 @@ fn servers(
         let mut server = HaproxyServer {
             line: line.line,
             name: format!("server {name}"),
-            address: found,
+            address: address_text,
             template,
-            ..usual.clone()
+            ..default_server.clone()
         };
         parameters(&mut server, rest.iter().copied(), draft);
         servers.push(server);
@@ -144,13 +144,13 @@ fn servers(
 
 /// Returns the port of a server without one: that of the clients, if there is only one.
 fn usual_port(section: &HaproxySection, sections: &HaproxySections) -> Option<u16> {
-    let leads = |one: &&HaproxySection| {
-        one.kind.has_binds()
-            && (one.name == section.name || one.first("default_backend") == Some(&section.name))
+    let is_frontend = |candidate: &&HaproxySection| {
+        candidate.kind.has_binds()
+            && (candidate.name == section.name || candidate.first("default_backend") == Some(&section.name))
     };
-    let binds = sections.list.iter().filter(leads).flat_map(|one| &one.binds);
-    let places = binds.filter_map(|bind| value::listen(bind.peek().get(1)?, false));
-    let ports: std::collections::BTreeSet<u16> = places.map(|address| address.port()).collect();
+    let binds = sections.sections.iter().filter(is_frontend).flat_map(|frontend| &frontend.binds);
+    let bind_addresses = binds.filter_map(|bind| value::listen(bind.peek().get(1)?, false));
+    let ports: std::collections::BTreeSet<u16> = bind_addresses.map(|address| address.port()).collect();
     if ports.len() == 1 { ports.first().copied() } else { None }
 }
 
@@ -158,11 +158,12 @@ fn parameters<'w>(server: &mut HaproxyServer, words: impl Iterator<Item = &'w st
     let mut words = words;
     let (line, name) = (server.line, server.name.clone());
     while let Some(word) = words.next() {
-        let mut otherwise = |what: &str, why: &str| draft.note(line, format!("{name} … {what}"), why);
+        let mut note_unsupported =
+            |subject: &str, reason: &str| draft.note(line, format!("{name} … {subject}"), reason);
         let mut value = || words.next().unwrap_or_default();
         match word {
-            "weight" => number(&mut server.weight, word, value(), &mut otherwise),
-            "maxconn" => some(&mut server.limit, word, value().parse().ok(), &mut otherwise),
+            "weight" => set_number(&mut server.weight, word, value(), &mut note_unsupported),
+            "maxconn" => set_parsed(&mut server.limit, word, value().parse().ok(), &mut note_unsupported),
             "check" => server.check = true,
             "no-check" => server.check = false,
             "backup" => server.backup = true,
@@ -173,7 +174,7 @@ fn parameters<'w>(server: &mut HaproxyServer, words: impl Iterator<Item = &'w st
             "send-proxy-v2" => server.send_proxy = Some(2),
             "send-proxy-v2-ssl" | "send-proxy-v2-ssl-cn" => {
                 server.send_proxy = Some(2);
-                otherwise(word, "the header has addresses, and nothing of TLS");
+                note_unsupported(word, "the header has addresses, and nothing of TLS");
             }
             "no-send-proxy" | "no-send-proxy-v2" | "no-send-proxy-v2-ssl" | "no-send-proxy-v2-ssl-cn" => {
                 server.send_proxy = None;
@@ -191,26 +192,31 @@ fn parameters<'w>(server: &mut HaproxyServer, words: impl Iterator<Item = &'w st
             }
             "verifyhost" => server.member_tls.server_name = Some(value().to_owned()),
             "sni" => {
-                let asked = value();
-                match asked.strip_prefix("str(").and_then(|rest| rest.strip_suffix(')')) {
+                let version_text = value();
+                match version_text.strip_prefix("str(").and_then(|rest| rest.strip_suffix(')')) {
                     Some(name) => server.member_tls.server_name = Some(name.to_owned()),
-                    None => otherwise(&format!("sni {asked}"), "members are asked by one name: server_name"),
+                    None => note_unsupported(
+                        &format!("sni {version_text}"),
+                        "members are asked by one name: server_name",
+                    ),
                 }
             }
             "proto" => match value() {
                 "h2" => server.h2 = Some(true),
                 "h1" | "none" => server.h2 = Some(false),
-                other => otherwise(&format!("{word} {other}"), "members speak HTTP/1.1 or HTTP/2"),
+                protocol_name => {
+                    note_unsupported(&format!("{word} {protocol_name}"), "members speak HTTP/1.1 or HTTP/2")
+                }
             },
             "alpn" => {
-                let list = value();
-                let offers = |name: &str| list.split(',').any(|one| one == name);
-                match (offers("h2"), offers("http/1.1")) {
+                let protocols = value();
+                let is_offered = |name: &str| protocols.split(',').any(|protocol| protocol == name);
+                match (is_offered("h2"), is_offered("http/1.1")) {
                     (true, true) => server.alpn = AlpnOffer::Either,
                     (true, false) => server.alpn = AlpnOffer::Http2,
                     (false, true) => server.alpn = AlpnOffer::Http1,
                     (false, false) => {
-                        otherwise(&format!("{word} {list}"), "members speak HTTP/1.1 or HTTP/2")
+                        note_unsupported(&format!("{word} {protocols}"), "members speak HTTP/1.1 or HTTP/2")
                     }
                 }
             }
@@ -221,23 +227,29 @@ fn parameters<'w>(server: &mut HaproxyServer, words: impl Iterator<Item = &'w st
             {
                 value();
             }
-            "inter" => some(&mut server.interval, word, value::time(value(), UNIT), &mut otherwise),
-            "rise" => some(&mut server.rise, word, value().parse().ok(), &mut otherwise),
-            "fall" => some(&mut server.fall, word, value().parse().ok(), &mut otherwise),
-            "slowstart" => some(&mut server.slow_start, word, value::time(value(), UNIT), &mut otherwise),
+            "inter" => {
+                set_parsed(&mut server.interval, word, value::time(value(), UNIT), &mut note_unsupported)
+            }
+            "rise" => set_parsed(&mut server.rise, word, value().parse().ok(), &mut note_unsupported),
+            "fall" => set_parsed(&mut server.fall, word, value().parse().ok(), &mut note_unsupported),
+            "slowstart" => {
+                set_parsed(&mut server.slow_start, word, value::time(value(), UNIT), &mut note_unsupported)
+            }
             "cookie" => server.cookie = !value().is_empty(),
             "id" => drop(value()),
             word if unsupported::HARMLESS_OF_SERVER.contains(&word) => {}
             _ => {
-                if let Some((_, why)) = unsupported::SERVER_FLAGS.iter().find(|(known, _)| *known == word) {
-                    otherwise(word, why);
-                } else if let Some((_, why)) =
-                    unsupported::SERVER_VALUES.iter().find(|(known, _)| *known == word)
+                if let Some((_, reason)) =
+                    unsupported::SERVER_FLAGS.iter().find(|(keyword, _)| *keyword == word)
+                {
+                    note_unsupported(word, reason);
+                } else if let Some((_, reason)) =
+                    unsupported::SERVER_VALUES.iter().find(|(keyword, _)| *keyword == word)
                 {
                     let value = value();
-                    otherwise(&format!("{word} {value}"), why);
+                    note_unsupported(&format!("{word} {value}"), reason);
                 } else {
-                    otherwise(word, "there is nothing like it here");
+                    note_unsupported(word, "there is nothing like it here");
                 }
             }
         }
@@ -254,17 +266,22 @@ fn parameters<'w>(server: &mut HaproxyServer, words: impl Iterator<Item = &'w st
 /// The name of lines that stand for all servers.
 const DEFAULT: &str = "default-server";
 
-fn number(place: &mut u64, word: &str, value: &str, otherwise: &mut impl FnMut(&str, &str)) {
+fn set_number(target: &mut u64, word: &str, value: &str, note_unsupported: &mut impl FnMut(&str, &str)) {
     match value.parse() {
-        Ok(number) => *place = number,
-        Err(_) => otherwise(&format!("{word} {value}"), "it is no number"),
+        Ok(parsed) => *target = parsed,
+        Err(_) => note_unsupported(&format!("{word} {value}"), "it is no number"),
     }
 }
 
-fn some<T>(place: &mut Option<T>, word: &str, value: Option<T>, otherwise: &mut impl FnMut(&str, &str)) {
+fn set_parsed<T>(
+    target: &mut Option<T>,
+    word: &str,
+    value: Option<T>,
+    note_unsupported: &mut impl FnMut(&str, &str),
+) {
     match value {
-        Some(value) => *place = Some(value),
-        None => otherwise(word, "its value cannot be read"),
+        Some(value) => *target = Some(value),
+        None => note_unsupported(word, "its value cannot be read"),
     }
 }
 
@@ -275,37 +292,37 @@ fn active_servers(
     servers: Vec<HaproxyServer>,
     draft: &mut ImportDraft,
 ) -> Vec<HaproxyServer> {
-    let mut kept = Vec::new();
+    let mut enabled_servers = Vec::new();
     for server in servers {
         if server.disabled {
             draft.note(server.line, &server.name, "it is disabled");
         } else if server.weight == 0 {
             draft.note(server.line, &server.name, "a weight of 0 gets nothing: drain it when it runs");
         } else {
-            kept.push(server);
+            enabled_servers.push(server);
         }
     }
-    let (spares, first): (Vec<HaproxyServer>, Vec<HaproxyServer>) =
-        kept.into_iter().partition(|server| server.backup);
-    let mut used = first;
-    let several = used.iter().chain(&spares).any(|server| server.template);
-    if used.len() <= 1 && !spares.is_empty() && !several {
-        if let Some(first) = used.first().filter(|first| first.limit.is_some()) {
-            let why = "what is more than that goes to the spare, where there it waits";
-            draft.note(first.line, format!("{} … maxconn", first.name), why);
+    let (backups, primaries): (Vec<HaproxyServer>, Vec<HaproxyServer>) =
+        enabled_servers.into_iter().partition(|server| server.backup);
+    let mut active = primaries;
+    let has_template = active.iter().chain(&backups).any(|server| server.template);
+    if active.len() <= 1 && !backups.is_empty() && !has_template {
+        if let Some(first_primary) = active.first().filter(|first_primary| first_primary.limit.is_some()) {
+            let reason = "what is more than that goes to the spare, where there it waits";
+            draft.note(first_primary.line, format!("{} … maxconn", first_primary.name), reason);
         }
         group.strategy = DraftStrategy::FirstAvailable;
-        used.extend(spares);
+        active.extend(backups);
     } else {
-        for spare in spares {
-            let why = "there are spares only behind one member (strategy first_available)";
-            draft.note(spare.line, format!("{} … backup", spare.name), why);
+        for backup_server in backups {
+            let reason = "there are spares only behind one member (strategy first_available)";
+            draft.note(backup_server.line, format!("{} … backup", backup_server.name), reason);
         }
     }
-    for server in &used {
+    for server in &active {
         if server.template {
             group.dns.push(server.address.clone());
-            apply_to_resolved(group, server, &used, draft);
+            apply_to_resolved(group, server, &active, draft);
             continue;
         }
         let weight = server.weight as f64;
@@ -318,50 +335,54 @@ fn active_servers(
     {
         group.members.iter_mut().for_each(|member| member.capacity = 1.0);
     }
-    used
+    active
 }
 
 /// Applies a server's settings to the group, for members that are found by a name.
 fn apply_to_resolved(
     group: &mut DraftGroup,
     server: &HaproxyServer,
-    used: &[HaproxyServer],
+    active_servers: &[HaproxyServer],
     draft: &mut ImportDraft,
 ) {
-    if used.iter().all(|other| other.limit == server.limit) {
+    if active_servers.iter().all(|other| other.limit == server.limit) {
         group.limit = server.limit;
     } else {
-        let why =
+        let reason =
             "members that are found by a name have the max_connections of the group: as all of them have it";
-        draft.note(server.line, format!("{} … maxconn", server.name), why);
+        draft.note(server.line, format!("{} … maxconn", server.name), reason);
     }
-    if used.iter().any(|other| other.weight != server.weight) {
-        let why = "members that are found by a name have no weights: they get as much as one of weight 1";
-        draft.note(server.line, format!("{} … weight {}", server.name, server.weight), why);
+    if active_servers.iter().any(|other| other.weight != server.weight) {
+        let reason = "members that are found by a name have no weights: they get as much as one of weight 1";
+        draft.note(server.line, format!("{} … weight {}", server.name, server.weight), reason);
     }
 }
 
 /// Applies the settings that are the group's here, and should be alike in all of its servers.
 fn apply_common(group: &mut DraftGroup, servers: &[HaproxyServer], draft: &mut ImportDraft) {
-    let Some(first) = servers.first() else { return };
-    (group.send_proxy, group.h2, group.tls) = (first.send_proxy, first.h2(), first.tls().cloned());
-    group.slow_start = first.slow_start;
-    if first.tls().is_some_and(|proof| proof.verify && proof.server_name.is_none()) {
-        let why = "its certificate must be for the host in its address, too, or for another: tls.server_name";
-        draft.note(first.line, format!("{} … verify required", first.name), why);
+    let Some(first_server) = servers.first() else { return };
+    (group.send_proxy, group.h2, group.tls) =
+        (first_server.send_proxy, first_server.h2(), first_server.tls().cloned());
+    group.slow_start = first_server.slow_start;
+    if first_server.tls().is_some_and(|tls| tls.verify && tls.server_name.is_none()) {
+        let reason =
+            "its certificate must be for the host in its address, too, or for another: tls.server_name";
+        draft.note(first_server.line, format!("{} … verify required", first_server.name), reason);
     }
-    if first.h2.is_none() && first.uses_tls && first.alpn == AlpnOffer::Either {
-        let why = "members are spoken to by HTTP/1.1, or all of them by HTTP/2: protocol = \"h2\"";
-        draft.note(first.line, format!("{} … alpn h2,http/1.1", first.name), why);
+    if first_server.h2.is_none() && first_server.uses_tls && first_server.alpn == AlpnOffer::Either {
+        let reason = "members are spoken to by HTTP/1.1, or all of them by HTTP/2: protocol = \"h2\"";
+        draft.note(first_server.line, format!("{} … alpn h2,http/1.1", first_server.name), reason);
     }
     for server in &servers[1..] {
-        if (server.send_proxy, server.h2(), server.tls()) != (first.send_proxy, first.h2(), first.tls()) {
-            let why = format!("all members of a group are reached alike: as {}", first.name);
-            draft.note(server.line, format!("{}: ssl, alpn, send-proxy", server.name), why);
+        if (server.send_proxy, server.h2(), server.tls())
+            != (first_server.send_proxy, first_server.h2(), first_server.tls())
+        {
+            let reason = format!("all members of a group are reached alike: as {}", first_server.name);
+            draft.note(server.line, format!("{}: ssl, alpn, send-proxy", server.name), reason);
         }
-        if server.slow_start != first.slow_start {
-            let why = format!("all members of a group start alike: as {}", first.name);
-            draft.note(server.line, format!("{}: slowstart", server.name), why);
+        if server.slow_start != first_server.slow_start {
+            let reason = format!("all members of a group start alike: as {}", first_server.name);
+            draft.note(server.line, format!("{}: slowstart", server.name), reason);
         }
     }
 }
@@ -370,43 +391,51 @@ fn strategy(group: &mut DraftGroup, section: &HaproxySection, draft: &mut Import
     let balance = section.get("balance").unwrap_or_default();
     let line = section.line_of("balance");
     let words: Vec<&str> = balance.iter().map(String::as_str).collect();
-    let by = |key: &str| {
-        let bound = section.number::<f64>("hash-balance-factor");
-        (DraftStrategy::Rendezvous(bound.map_or(0.0, |percent| percent / 100.0)), Some(key.to_owned()))
+    let hash_by = |key: &str| {
+        let bound_percent = section.number::<f64>("hash-balance-factor");
+        (
+            DraftStrategy::Rendezvous(bound_percent.map_or(0.0, |percent| percent / 100.0)),
+            Some(key.to_owned()),
+        )
     };
     let (strategy, key) = match words.as_slice() {
         [] | ["roundrobin" | "static-rr", ..] => (DraftStrategy::RoundRobin, None),
         ["leastconn", ..] => (DraftStrategy::LeastConnections, None),
         ["first", ..] => (DraftStrategy::FirstAvailable, None),
-        ["source", ..] => by("client"),
-        ["uri", ..] => by("path"),
-        [word, ..] if word.starts_with("random") => {
-            let draws = word.strip_prefix("random(").and_then(|rest| rest.strip_suffix(')')?.parse().ok());
-            match draws {
+        ["source", ..] => hash_by("client"),
+        ["uri", ..] => hash_by("path"),
+        [algorithm, ..] if algorithm.starts_with("random") => {
+            let draw_count =
+                algorithm.strip_prefix("random(").and_then(|rest| rest.strip_suffix(')')?.parse().ok());
+            match draw_count {
                 Some(1) => (DraftStrategy::Random, None),
-                None if *word != "random" => {
-                    draft.note(line, format!("balance {word}"), "it is no number: the better of two gets it");
+                None if *algorithm != "random" => {
+                    draft.note(
+                        line,
+                        format!("balance {algorithm}"),
+                        "it is no number: the better of two gets it",
+                    );
                     (DraftStrategy::LeastRequest(2), None)
                 }
-                draws => (DraftStrategy::LeastRequest(draws.unwrap_or(2)), None),
+                draw_count => (DraftStrategy::LeastRequest(draw_count.unwrap_or(2)), None),
             }
         }
-        [word, ..] if word.starts_with("hdr(") => {
-            let name = word.trim_start_matches("hdr(").trim_end_matches(')');
-            by(&format!("header:{name}"))
+        [algorithm, ..] if algorithm.starts_with("hdr(") => {
+            let name = algorithm.trim_start_matches("hdr(").trim_end_matches(')');
+            hash_by(&format!("header:{name}"))
         }
-        [word, rest @ ..] => {
-            let what = format!("balance {word} {}", rest.join(" "));
+        [algorithm, rest @ ..] => {
+            let subject = format!("balance {algorithm} {}", rest.join(" "));
             draft.note(
                 line,
-                what,
+                subject,
                 "there is no such key here: members take turns (client, path, header and cookie are keys)",
             );
             (DraftStrategy::RoundRobin, None)
         }
     };
     if key.is_some() {
-        let why = match words.as_slice() {
+        let reason = match words.as_slice() {
             ["uri", rest @ ..] if rest.contains(&"whole") => {
                 "the key is the path without its query: what differs by that alone stays together"
             }
@@ -415,7 +444,7 @@ fn strategy(group: &mut DraftGroup, section: &HaproxySection, draft: &mut Import
             }
             _ => "the same keys stay together, at other members than there: the hash is another",
         };
-        draft.note(line, format!("balance {}", words.join(" ")), why);
+        draft.note(line, format!("balance {}", words.join(" ")), reason);
     }
     (group.strategy, group.key) = (strategy, key);
 }
@@ -445,7 +474,7 @@ fn read_stickiness(
     section: &HaproxySection,
     servers: &[HaproxyServer],
     draft: &mut ImportDraft,
-    of_listeners: &mut FrontendSettings,
+    frontend_settings: &mut FrontendSettings,
 ) {
     let line = section.line_of("cookie");
     if section.http()
@@ -453,7 +482,7 @@ fn read_stickiness(
         && let Some([name, rest @ ..]) = section.get("cookie")
     {
         if rest.iter().any(|word| word == "insert") {
-            of_listeners.cookies.insert(group.name.clone(), name.clone());
+            frontend_settings.cookies.insert(group.name.clone(), name.clone());
             draft.note(
                 line,
                 format!("cookie {name} {}", rest.join(" ")),
@@ -469,38 +498,42 @@ fn read_stickiness(
         }
     }
     for line in &section.stick_rules {
-        let (line, words, said) = (line.line, line.consume(), line.text.clone());
+        let (line, words, statement) = (line.line, line.consume(), line.text.clone());
         if words.get(1).is_none_or(|word| word != "on")
             || group.key.is_some()
             || group.strategy == DraftStrategy::FirstAvailable
         {
-            draft.note(line, said, "there are no tables: one key is what clients stay together by");
+            draft.note(line, statement, "there are no tables: one key is what clients stay together by");
             continue;
         }
-        let by = words.iter().find_map(|word| match &**word {
+        let hash_key = words.iter().find_map(|word| match &**word {
             "src" => Some("client".to_owned()),
-            other => {
-                let inside = |name: &str| Some(other.strip_prefix(name)?.strip_suffix(')')?.to_owned());
-                let cookie =
-                    inside("req.cook(").or_else(|| inside("cookie(")).map(|name| format!("cookie:{name}"));
+            expression => {
+                let argument_of =
+                    |name: &str| Some(expression.strip_prefix(name)?.strip_suffix(')')?.to_owned());
+                let cookie = argument_of("req.cook(")
+                    .or_else(|| argument_of("cookie("))
+                    .map(|name| format!("cookie:{name}"));
                 cookie.or_else(|| {
-                    inside("req.hdr(").or_else(|| inside("hdr(")).map(|name| format!("header:{name}"))
+                    argument_of("req.hdr(")
+                        .or_else(|| argument_of("hdr("))
+                        .map(|name| format!("header:{name}"))
                 })
             }
         });
-        match by {
+        match hash_key {
             Some(key) => {
                 group.strategy = DraftStrategy::Rendezvous(0.0);
                 group.key = Some(key);
                 draft.note(
                     line,
-                    said,
+                    statement,
                     "there is no table: the member follows from a hash, as long as it is there",
                 );
             }
             None => draft.note(
                 line,
-                said,
+                statement,
                 "there are no tables: client, header and cookie are keys of strategy rendezvous",
             ),
         }

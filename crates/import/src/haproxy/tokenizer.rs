@@ -4,38 +4,38 @@
 pub(super) fn words(line: &str) -> (Vec<String>, bool) {
     let mut words = Vec::new();
     let mut word = String::new();
-    let mut begun = false;
+    let mut has_begun = false;
     let mut quote = None;
-    let mut letters = line.chars();
-    while let Some(letter) = letters.next() {
-        match (quote, letter) {
-            (Some(open), close) if open == close => quote = None,
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        match (quote, character) {
+            (Some(opening), closing) if opening == closing => quote = None,
             // Within single quotes a backslash is a letter.
             (None | Some('"'), '\\') => {
-                begun = true;
-                match letters.next() {
+                has_begun = true;
+                match characters.next() {
                     Some('n') => word.push('\n'),
                     Some('t') => word.push('\t'),
                     Some('r') => word.push('\r'),
-                    Some(other) => word.push(other),
+                    Some(escaped) => word.push(escaped),
                     None => {}
                 }
             }
-            (None, '"' | '\'') => (quote, begun) = (Some(letter), true),
+            (None, '"' | '\'') => (quote, has_begun) = (Some(character), true),
             (None, '#') => break,
-            (None, space) if space.is_whitespace() => {
-                if begun {
+            (None, whitespace) if whitespace.is_whitespace() => {
+                if has_begun {
                     words.push(std::mem::take(&mut word));
-                    begun = false;
+                    has_begun = false;
                 }
             }
-            (_, other) => {
-                word.push(other);
-                begun = true;
+            (_, plain) => {
+                word.push(plain);
+                has_begun = true;
             }
         }
     }
-    if begun {
+    if has_begun {
         words.push(word);
     }
     (words, quote.is_none())

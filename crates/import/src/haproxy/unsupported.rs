@@ -146,7 +146,7 @@ pub(super) fn proxy_reason(word: &str) -> &'static str {
 
 /// Returns `true` for the first word of a line of a section.
 pub(super) fn is_known(word: &str) -> bool {
-    let kept = [
+    let supported = [
         "bind",
         "server",
         "server-template",
@@ -162,7 +162,7 @@ pub(super) fn is_known(word: &str) -> bool {
         "user",
         "group",
     ];
-    kept.contains(&word)
+    supported.contains(&word)
         || SINGLE_KEYS.contains(&word)
         || HARMLESS.contains(&word)
         || proxy_reason(word) != NOTHING

@@ -17,62 +17,62 @@ const MARK: &str = "# configuration file ";
 struct IncludedFile {
     line: usize,
     directives: Vec<NginxDirective>,
-    included: bool,
+    is_included: bool,
 }
 
 /// Returns the directives of a text, those of included files in their places. A text without marks is one
 /// file, whose includes stay.
 pub(super) fn read(text: &str, draft: &mut ImportDraft) -> Vec<NginxDirective> {
-    let parts = parts(text);
-    let Some(((main, first, body), others)) = parts.split_first() else {
+    let file_parts = split_files(text);
+    let Some(((main_name, first_line, body), other_parts)) = file_parts.split_first() else {
         return tokenizer::read(text, 1, draft);
     };
-    read_preamble(text, *first, draft);
-    let top = tokenizer::read(body, *first + 1, draft);
+    read_preamble(text, *first_line, draft);
+    let main_directives = tokenizer::read(body, *first_line + 1, draft);
     let mut files: BTreeMap<String, IncludedFile> = BTreeMap::new();
-    for (name, line, body) in others {
-        if name == main || files.contains_key(*name) {
+    for (name, line, body) in other_parts {
+        if name == main_name || files.contains_key(*name) {
             draft.note(*line, format!("{MARK}{name}:"), "a second file of this name");
             continue;
         }
         let directives = tokenizer::read(body, line + 1, draft);
-        files.insert((*name).to_owned(), IncludedFile { line: *line, directives, included: false });
+        files.insert((*name).to_owned(), IncludedFile { line: *line, directives, is_included: false });
     }
-    let folder = main.rfind('/').map_or("", |end| &main[..=end]);
-    let mut places = IncludeExpander { files, folder, open_files: Vec::new(), remaining: MAX_DIRECTIVES };
-    let top = places.expand(top, draft);
-    for (name, file) in places.files {
-        if !file.included {
+    let folder = main_name.rfind('/').map_or("", |end| &main_name[..=end]);
+    let mut expander = IncludeExpander { files, folder, open_files: Vec::new(), remaining: MAX_DIRECTIVES };
+    let main_directives = expander.expand(main_directives, draft);
+    for (name, file) in expander.files {
+        if !file.is_included {
             draft.note(file.line, format!("{MARK}{name}:"), "no other file includes it");
         }
     }
-    top
+    main_directives
 }
 
 /// Returns name, line of the mark, and text of each file.
-fn parts(text: &str) -> Vec<(&str, usize, &str)> {
-    let mut parts: Vec<(&str, usize, &str)> = Vec::new();
-    let (mut begun, mut at) = (0, 0);
+fn split_files(text: &str) -> Vec<(&str, usize, &str)> {
+    let mut file_parts: Vec<(&str, usize, &str)> = Vec::new();
+    let (mut body_start, mut offset) = (0, 0);
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let name = line.trim_end().strip_prefix(MARK).and_then(|rest| rest.strip_suffix(':'));
         if let Some(name) = name.filter(|name| !name.is_empty()) {
-            if let Some(last) = parts.last_mut() {
-                last.2 = &text[begun..at];
+            if let Some(last_part) = file_parts.last_mut() {
+                last_part.2 = &text[body_start..offset];
             }
-            begun = at + line.len();
-            parts.push((name, index + 1, ""));
+            body_start = offset + line.len();
+            file_parts.push((name, index + 1, ""));
         }
-        at += line.len();
+        offset += line.len();
     }
-    if let Some(last) = parts.last_mut() {
-        last.2 = &text[begun..];
+    if let Some(last_part) = file_parts.last_mut() {
+        last_part.2 = &text[body_start..];
     }
-    parts
+    file_parts
 }
 
 /// Reads the lines before the first file: the output of nginx about its test.
-fn read_preamble(text: &str, first: usize, draft: &mut ImportDraft) {
-    for (index, line) in text.lines().take(first - 1).enumerate() {
+fn read_preamble(text: &str, first_line: usize, draft: &mut ImportDraft) {
+    for (index, line) in text.lines().take(first_line - 1).enumerate() {
         let line = line.trim();
         if !line.is_empty() && !line.starts_with("nginx: ") {
             draft.note(index + 1, line, "it stands before the first file");
@@ -92,39 +92,43 @@ struct IncludeExpander<'t> {
 
 impl IncludeExpander<'_> {
     /// Returns the directives with included ones in their places.
-    fn expand(&mut self, list: Vec<NginxDirective>, draft: &mut ImportDraft) -> Vec<NginxDirective> {
-        let mut all = Vec::new();
-        for mut one in list {
+    fn expand(&mut self, directives: Vec<NginxDirective>, draft: &mut ImportDraft) -> Vec<NginxDirective> {
+        let mut expanded = Vec::new();
+        for mut directive in directives {
             if self.remaining == 0 {
                 draft.note(
-                    one.line,
-                    one.text(),
+                    directive.line,
+                    directive.text(),
                     format!("more than {MAX_DIRECTIVES} directives with those of included files"),
                 );
                 break;
             }
             self.remaining -= 1;
-            if let Some(block) = one.block.take() {
-                one.block = Some(self.expand(block, draft));
-            } else if one.name == "include" && one.args.len() == 1 {
-                match self.matching_files(one.first()) {
+            if let Some(block) = directive.block.take() {
+                directive.block = Some(self.expand(block, draft));
+            } else if directive.name == "include" && directive.args.len() == 1 {
+                match self.matching_files(directive.first()) {
                     Some(names) => {
                         for name in names {
-                            all.extend(self.expand_include(&name, &one, draft));
+                            expanded.extend(self.expand_include(&name, &directive, draft));
                         }
                     }
                     None => {
-                        draft.note(one.line, one.text(), "there is no file of this name in the text");
+                        draft.note(
+                            directive.line,
+                            directive.text(),
+                            "there is no file of this name in the text",
+                        );
                         // An included file may have a rule of the block.
-                        one.mark_all_used();
-                        all.push(one);
+                        directive.mark_all_used();
+                        expanded.push(directive);
                     }
                 }
                 continue;
             }
-            all.push(one);
+            expanded.push(directive);
         }
-        all
+        expanded
     }
 
     /// Returns the files of a pattern, in their order. `None` if it is the name of a file that is not there;
@@ -138,87 +142,95 @@ impl IncludeExpander<'_> {
         if !pattern.contains(['*', '?', '[']) {
             return None;
         }
-        let letters: Vec<char> = pattern.chars().collect();
-        Some(self.files.keys().filter(|name| fits(&letters, name)).cloned().collect())
+        let pattern_chars: Vec<char> = pattern.chars().collect();
+        Some(self.files.keys().filter(|name| matches_pattern(&pattern_chars, name)).cloned().collect())
     }
 
     fn expand_include(
         &mut self,
         name: &str,
-        by: &NginxDirective,
+        include: &NginxDirective,
         draft: &mut ImportDraft,
     ) -> Vec<NginxDirective> {
-        if self.open_files.iter().any(|open| open == name) {
-            draft.note(by.line, by.text(), format!("{name} includes itself"));
+        if self.open_files.iter().any(|open_file| open_file == name) {
+            draft.note(include.line, include.text(), format!("{name} includes itself"));
             return Vec::new();
         }
         if self.open_files.len() >= MAX_DEPTH {
-            draft.note(by.line, by.text(), format!("more than {MAX_DEPTH} files within one another"));
+            draft.note(
+                include.line,
+                include.text(),
+                format!("more than {MAX_DEPTH} files within one another"),
+            );
             return Vec::new();
         }
         let Some(file) = self.files.get_mut(name) else { return Vec::new() };
-        file.included = true;
+        file.is_included = true;
         // At most so many are copied; those in its blocks are counted as they are filled.
-        let list: Vec<NginxDirective> = file.directives.iter().take(self.remaining).cloned().collect();
+        let file_directives: Vec<NginxDirective> =
+            file.directives.iter().take(self.remaining).cloned().collect();
         self.open_files.push(name.to_owned());
-        let list = self.expand(list, draft);
+        let expanded_directives = self.expand(file_directives, draft);
         self.open_files.pop();
-        list
+        expanded_directives
     }
 }
 
 /// Returns `true` if a name fits a pattern of a shell: `*` and `?` for letters but `/`, `[a-z]` and `[!a-z]`
 /// for one of them. It takes one pass over the name with one place to go back to, so that no pattern takes
 /// longer than the product of their lengths.
-fn fits(pattern: &[char], name: &str) -> bool {
+fn matches_pattern(pattern: &[char], name: &str) -> bool {
     let name: Vec<char> = name.chars().collect();
-    let (mut at, mut place) = (0, 0);
-    let mut back: Option<(usize, usize)> = None;
-    while place < name.len() {
+    let (mut pattern_index, mut name_index) = (0, 0);
+    let mut wildcard: Option<(usize, usize)> = None;
+    while name_index < name.len() {
         // A name that begins with a dot is hidden.
-        let hidden = name[place] == '.' && (place == 0 || name[place - 1] == '/');
-        let step = match pattern.get(at) {
+        let is_hidden = name[name_index] == '.' && (name_index == 0 || name[name_index - 1] == '/');
+        let step = match pattern.get(pattern_index) {
             Some('*') => {
-                back = (!hidden).then_some((at + 1, place));
-                at += 1;
+                wildcard = (!is_hidden).then_some((pattern_index + 1, name_index));
+                pattern_index += 1;
                 continue;
             }
-            Some('?') => (name[place] != '/' && !hidden).then_some(1),
-            Some('[') => set(&pattern[at..], name[place]).filter(|_| !hidden),
-            Some('\\') => (pattern.get(at + 1) == Some(&name[place])).then_some(2),
-            Some(letter) => (*letter == name[place]).then_some(1),
+            Some('?') => (name[name_index] != '/' && !is_hidden).then_some(1),
+            Some('[') => matches_char_set(&pattern[pattern_index..], name[name_index]).filter(|_| !is_hidden),
+            Some('\\') => (pattern.get(pattern_index + 1) == Some(&name[name_index])).then_some(2),
+            Some(character) => (*character == name[name_index]).then_some(1),
             None => None,
         };
         if let Some(step) = step {
-            (at, place) = (at + step, place + 1);
-        } else if let Some((after, from)) = back.filter(|(_, from)| name[*from] != '/') {
-            back = Some((after, from + 1));
-            (at, place) = (after, from + 1);
+            (pattern_index, name_index) = (pattern_index + step, name_index + 1);
+        } else if let Some((after_wildcard, name_start)) =
+            wildcard.filter(|(_, name_start)| name[*name_start] != '/')
+        {
+            wildcard = Some((after_wildcard, name_start + 1));
+            (pattern_index, name_index) = (after_wildcard, name_start + 1);
         } else {
             return false;
         }
     }
-    pattern[at..].iter().all(|letter| *letter == '*')
+    pattern[pattern_index..].iter().all(|character| *character == '*')
 }
 
 /// Returns the length of a set in brackets that has a letter.
-fn set(pattern: &[char], letter: char) -> Option<usize> {
-    let not = matches!(pattern.get(1), Some('!' | '^'));
-    let from = if not { 2 } else { 1 };
+fn matches_char_set(pattern: &[char], character: char) -> Option<usize> {
+    let is_negated = matches!(pattern.get(1), Some('!' | '^'));
+    let set_start = if is_negated { 2 } else { 1 };
     // A bracket that comes first is a letter of the set.
-    let end = from + 1 + pattern.get(from + 1..)?.iter().position(|letter| *letter == ']')?;
-    let mut inside = &pattern[from..end];
-    let mut found = false;
-    while let Some(first) = inside.first() {
-        if let [_, '-', last, ..] = inside {
-            found |= (*first..=*last).contains(&letter);
-            inside = &inside[3..];
+    let set_end =
+        set_start + 1 + pattern.get(set_start + 1..)?.iter().position(|character| *character == ']')?;
+    let mut members = &pattern[set_start..set_end];
+    let mut is_match = false;
+    while let Some(range_start) = members.first() {
+        if let [_, '-', range_end, ..] = members {
+            is_match |= (*range_start..=*range_end).contains(&character);
+            members = &members[3..];
         } else {
-            found |= *first == letter;
-            inside = &inside[1..];
+            is_match |= *range_start == character;
+            members = &members[1..];
         }
     }
-    (found != not && letter != '/').then_some(end + 1)
+    (is_match != is_negated && character != '/').then_some(set_end + 1)
 }
 
 #[cfg(test)]
@@ -227,7 +239,7 @@ mod tests {
 
     #[test]
     fn patterns() {
-        for (pattern, name, is) in [
+        for (pattern, name, expected) in [
             ("/etc/nginx/conf.d/*.conf", "/etc/nginx/conf.d/web.conf", true),
             ("/etc/nginx/conf.d/*.conf", "/etc/nginx/conf.d/a/web.conf", false),
             ("/etc/nginx/conf.d/*.conf", "/etc/nginx/conf.d/.web.conf", false),
@@ -242,8 +254,8 @@ mod tests {
             ("/*/*/*", "/a/b/c", true),
             ("*/b", "a/b", true),
         ] {
-            let letters: Vec<char> = pattern.chars().collect();
-            assert_eq!(fits(&letters, name), is, "{pattern} {name}");
+            let pattern_chars: Vec<char> = pattern.chars().collect();
+            assert_eq!(matches_pattern(&pattern_chars, name), expected, "{pattern} {name}");
         }
     }
 }

@@ -23,21 +23,30 @@ impl<'d> DirectiveScope<'d> {
 
     /// Returns the same as [`find`](Self::find), for a caller that only reads.
     fn peek(&self, name: &str) -> Option<&'d NginxDirective> {
-        self.levels.iter().find_map(|level| level.iter().rev().find(|one| one.name == name).copied())
+        self.levels
+            .iter()
+            .find_map(|level| level.iter().rev().find(|directive| directive.name == name).copied())
     }
 
     fn mark_used(&self, name: &str) {
-        for one in self.levels.iter().flat_map(|level| level.iter()).filter(|one| one.name == name) {
-            one.mark_used();
+        for directive in
+            self.levels.iter().flat_map(|level| level.iter()).filter(|directive| directive.name == name)
+        {
+            directive.mark_used();
         }
     }
 
     /// Returns all of that name, of the innermost level that has one.
     pub(super) fn all(&self, name: &str) -> Vec<&'d NginxDirective> {
         self.mark_used(name);
-        let levels =
-            self.levels.iter().map(|level| level.iter().filter(|one| one.name == name).copied().collect());
-        levels.into_iter().find(|found: &Vec<&NginxDirective>| !found.is_empty()).unwrap_or_default()
+        let levels = self
+            .levels
+            .iter()
+            .map(|level| level.iter().filter(|directive| directive.name == name).copied().collect());
+        levels
+            .into_iter()
+            .find(|directives: &Vec<&NginxDirective>| !directives.is_empty())
+            .unwrap_or_default()
     }
 
     /// Returns a duration, and marks it if it is one.
@@ -49,59 +58,59 @@ impl<'d> DirectiveScope<'d> {
 
     /// Returns a number, and marks it if it is one.
     pub(super) fn number(&self, name: &str) -> Option<u64> {
-        let number = self.peek(name)?.first().parse().ok()?;
+        let value = self.peek(name)?.first().parse().ok()?;
         self.mark_used(name);
-        Some(number)
+        Some(value)
     }
 
     /// Returns `true` if it has this value.
-    pub(super) fn has_value(&self, name: &str, word: &str) -> bool {
-        self.peek(name).is_some_and(|one| one.first() == word)
+    pub(super) fn has_value(&self, name: &str, value: &str) -> bool {
+        self.peek(name).is_some_and(|directive| directive.first() == value)
     }
 
     /// Returns `true` if both have the same value.
-    pub(super) fn has_equal_values(&self, name: &str, other: &str) -> bool {
-        self.peek(other).is_some_and(|other| self.has_value(name, other.first()))
+    pub(super) fn has_equal_values(&self, name: &str, other_name: &str) -> bool {
+        self.peek(other_name).is_some_and(|other_directive| self.has_value(name, other_directive.first()))
     }
 
     /// Returns `true` if it is on. It is marked if it is on or off.
     pub(super) fn is_on(&self, name: &str) -> bool {
-        let word = self.peek(name).map(NginxDirective::first);
-        if let Some("on" | "off") = word {
+        let value_text = self.peek(name).map(NginxDirective::first);
+        if let Some("on" | "off") = value_text {
             self.mark_used(name);
         }
-        word == Some("on")
+        value_text == Some("on")
     }
 
     /// Returns a word, and marks it if it has no variable.
     fn word(&self, name: &str) -> Option<String> {
-        let word = self.peek(name)?.first();
-        if word.contains('$') {
+        let value_text = self.peek(name)?.first();
+        if value_text.contains('$') {
             return None;
         }
         self.mark_used(name);
-        Some(word.to_owned())
+        Some(value_text.to_owned())
     }
 
     /// Returns the TLS settings for members named `host`.
     pub(super) fn member_tls(&self, host: &str) -> DraftMemberTls {
-        let pair = ["proxy_ssl_certificate", "proxy_ssl_certificate_key"];
-        let own = match pair.map(|name| self.peek(name).is_some()) {
-            [true, true] => self.word(pair[0]).zip(self.word(pair[1])),
+        let key_names = ["proxy_ssl_certificate", "proxy_ssl_certificate_key"];
+        let client_certificate = match key_names.map(|name| self.peek(name).is_some()) {
+            [true, true] => self.word(key_names[0]).zip(self.word(key_names[1])),
             _ => None,
         };
         let verify = self.is_on("proxy_ssl_verify");
-        let told = self.is_on("proxy_ssl_server_name");
+        let sends_name = self.is_on("proxy_ssl_server_name");
         // The name for SNI and for the certificate is that to which requests are sent.
-        let called = Some(host.rsplit_once(':').map_or(host, |(name, _)| name))
-            .filter(|_| (verify || told) && self.peek("proxy_ssl_name").is_none())
+        let server_name = Some(host.rsplit_once(':').map_or(host, |(name, _)| name))
+            .filter(|_| (verify || sends_name) && self.peek("proxy_ssl_name").is_none())
             .filter(|name| name.parse::<IpAddr>().is_err() && !name.starts_with('['))
             .map(str::to_owned);
         DraftMemberTls {
             verify,
             ca: self.word("proxy_ssl_trusted_certificate").filter(|_| verify),
-            server_name: self.word("proxy_ssl_name").or(called),
-            client_certificate: own,
+            server_name: self.word("proxy_ssl_name").or(server_name),
+            client_certificate,
         }
     }
 }

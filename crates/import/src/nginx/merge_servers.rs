@@ -28,29 +28,29 @@ impl ServerSite {
 
 /// Returns one listener for all servers of an address.
 pub(super) fn merge_sites(mut sites: Vec<ServerSite>, draft: &mut ImportDraft) -> Option<DraftListener> {
-    let first = sites.iter().position(|site| site.is_default).unwrap_or(0);
-    if first >= sites.len() {
+    let default_index = sites.iter().position(|site| site.is_default).unwrap_or(0);
+    if default_index >= sites.len() {
         return None;
     }
-    sites[..=first].rotate_right(1);
-    let Some(at) = sites.iter().position(|site| site.is_supported) else {
-        draft
-            .restricted
-            .extend(sites.into_iter().map(|site| site.listener).filter(|one| one.client_ca().is_some()));
+    sites[..=default_index].rotate_right(1);
+    let Some(supported_index) = sites.iter().position(|site| site.is_supported) else {
+        draft.restricted.extend(
+            sites.into_iter().map(|site| site.listener).filter(|candidate| candidate.client_ca().is_some()),
+        );
         return None;
     };
     if !agree_client_certificates(&mut sites, draft) {
-        draft.restricted.push(sites.swap_remove(at).listener);
+        draft.restricted.push(sites.swap_remove(supported_index).listener);
         return None;
     }
-    let ServerSite { mut listener, names, .. } = sites.remove(at);
+    let ServerSite { mut listener, names, .. } = sites.remove(supported_index);
     // Requests that one server of the address refused would go to the others.
     for site in &sites {
         for rule in &site.listener.access_rules {
             if !site.is_supported && !draft.has_note_on(rule.line, &rule.text) {
-                let why = "an access rule of a server that could not be carried over: its clients come to \
+                let reason = "an access rule of a server that could not be carried over: its clients come to \
                     the others of its address";
-                draft.note_as(LossClass::Security, rule.line, rule.text.clone(), why);
+                draft.note_as(LossClass::Security, rule.line, rule.text.clone(), reason);
             }
             if !listener.access_rules.contains(rule) {
                 listener.access_rules.push(rule.clone());
@@ -71,45 +71,54 @@ pub(super) fn merge_sites(mut sites: Vec<ServerSite>, draft: &mut ImportDraft) -
 }
 
 fn merge_into(listener: &mut DraftListener, site: ServerSite, draft: &mut ImportDraft) {
-    let (called, line) = (site.display_name(), site.listener.line);
+    let (server_name, line) = (site.display_name(), site.listener.line);
     if !site.is_supported {
-        let why = format!("it could not be carried over: who asks for it gets the group {}", listener.group);
-        draft.note(line, called, why);
+        let reason =
+            format!("it could not be carried over: who asks for it gets the group {}", listener.group);
+        draft.note(line, server_name, reason);
         return;
     }
     let group = &site.listener.group;
     match (&mut listener.tls, &site.listener.tls) {
-        (Some(tls), Some(other)) => {
-            for pair in &other.certificates {
-                if !tls.certificates.contains(pair) {
-                    tls.certificates.push(pair.clone());
+        (Some(tls), Some(other_tls)) => {
+            for certificate_pair in &other_tls.certificates {
+                if !tls.certificates.contains(certificate_pair) {
+                    tls.certificates.push(certificate_pair.clone());
                 }
             }
-            if tls.tls13_only != other.tls13_only {
+            if tls.tls13_only != other_tls.tls13_only {
                 tls.tls13_only = true;
                 draft.note(
                     line,
-                    &called,
+                    &server_name,
                     "versions of TLS are of the listener: 1.3 alone, as one of its servers has it",
                 );
             }
             tls.names.extend(site.names.iter().map(|name| (name.clone(), group.clone())));
-            let why = "it is told apart by the name that TLS asks for, and not by Host";
-            draft.note(line, &called, why);
+            let reason = "it is told apart by the name that TLS asks for, and not by Host";
+            draft.note(line, &server_name, reason);
         }
         _ if *group == listener.group => {}
         _ => {
-            let why = "servers of one address are not told apart by Host here: give it an address of its \
+            let reason = "servers of one address are not told apart by Host here: give it an address of its \
                 own, or TLS";
-            draft.note(line, called, why);
+            draft.note(line, server_name, reason);
             return;
         }
     }
-    let own = |one: &DraftListener| (one.forwarded, one.head, one.idle, one.body, one.tunnel);
-    if own(&site.listener) != own(listener) {
-        let why =
+    let listener_timeouts = |draft_listener: &DraftListener| {
+        (
+            draft_listener.forwarded,
+            draft_listener.head,
+            draft_listener.idle,
+            draft_listener.body,
+            draft_listener.tunnel,
+        )
+    };
+    if listener_timeouts(&site.listener) != listener_timeouts(listener) {
+        let reason =
             "times and X-Forwarded-For are of the listener: as the first server of the address has them";
-        draft.note(line, &called, why);
+        draft.note(line, &server_name, reason);
     }
     if site.listener.backlog.is_some() {
         listener.backlog = site.listener.backlog;
@@ -118,26 +127,26 @@ fn merge_into(listener: &mut DraftListener, site: ServerSite, draft: &mut Import
 
 /// Settles the common demands on clients; returns `false` if there are none.
 fn agree_client_certificates(sites: &mut [ServerSite], draft: &mut ImportDraft) -> bool {
-    let asks: Vec<(String, bool)> = sites
+    let certificate_requests: Vec<(String, bool)> = sites
         .iter()
         .filter_map(|site| site.listener.client_ca())
-        .map(|(ca, may)| (ca.to_owned(), may))
+        .map(|(ca, allows_missing)| (ca.to_owned(), allows_missing))
         .collect();
-    let Some((ca, _)) = asks.first() else { return true };
-    if asks.iter().any(|(other, _)| other != ca) {
+    let Some((ca, _)) = certificate_requests.first() else { return true };
+    if certificate_requests.iter().any(|(other_ca, _)| other_ca != ca) {
         for site in sites.iter().filter(|site| site.listener.client_ca().is_some()) {
-            let why = "servers of one address ask for certificates of different authorities, and a listener \
+            let reason = "servers of one address ask for certificates of different authorities, and a listener \
                 knows those of one file: it is left out";
-            draft.note(site.listener.line, site.display_name(), why);
+            draft.note(site.listener.line, site.display_name(), reason);
         }
         return false;
     }
-    let optional = asks.iter().all(|(_, optional)| *optional);
+    let is_optional = certificate_requests.iter().all(|(_, is_optional)| *is_optional);
     for site in sites {
-        if site.listener.client_ca() == Some((ca, optional)) {
+        if site.listener.client_ca() == Some((ca, is_optional)) {
             continue;
         }
-        let why = match optional {
+        let reason = match is_optional {
             true => {
                 "a listener asks all of its clients alike: here, too, they may show certificates, as another \
                  server of this address has it"
@@ -147,9 +156,9 @@ fn agree_client_certificates(sites: &mut [ServerSite], draft: &mut ImportDraft) 
                  another server of this address has it; give one of them an address of its own"
             }
         };
-        draft.note(site.listener.line, site.display_name(), why);
+        draft.note(site.listener.line, site.display_name(), reason);
         if let Some(tls) = &mut site.listener.tls {
-            (tls.client_ca, tls.optional) = (Some(ca.clone()), optional);
+            (tls.client_ca, tls.is_optional) = (Some(ca.clone()), is_optional);
         }
     }
     true

@@ -36,62 +36,64 @@ struct ConnectionSettings {
 pub(super) fn of_http(
     server: &NginxDirective,
     block: &[&NginxDirective],
-    around: &[&NginxDirective],
+    outer_directives: &[&NginxDirective],
     upstreams: &mut UpstreamGroups,
     draft: &mut ImportDraft,
 ) -> Option<ProxyTarget> {
-    if let Some(pass) = block.iter().find(|one| one.name == "proxy_pass") {
-        let why = "it is a server of stream: put this text into stream { … }";
-        draft.note_as(LossClass::Changed, pass.line, server.text(), why);
+    if let Some(proxy_pass) = block.iter().find(|directive| directive.name == "proxy_pass") {
+        let reason = "it is a server of stream: put this text into stream { … }";
+        draft.note_as(LossClass::Changed, proxy_pass.line, server.text(), reason);
         return None;
     }
-    let mut all = None;
-    for one in block.iter().filter(|one| one.name == "location") {
-        let whole = one.args == ["/"] || one.args == ["^~", "/"];
-        if whole && all.is_none() {
-            all = Some(*one);
+    let mut root_location = None;
+    for candidate in block.iter().filter(|candidate| candidate.name == "location") {
+        let is_root = candidate.args == ["/"] || candidate.args == ["^~", "/"];
+        if is_root && root_location.is_none() {
+            root_location = Some(*candidate);
         } else {
-            let why = "everything that a listener gets goes to one group: paths are not told apart";
-            draft.note_as(access_rules::class(one), one.line, one.text(), why);
-            for rule in access_rules::block_rules(one) {
-                let why = "an access rule for a path: paths are not told apart";
-                draft.note_as(LossClass::Security, rule.line, rule.text, why);
+            let reason = "everything that a listener gets goes to one group: paths are not told apart";
+            draft.note_as(access_rules::class(candidate), candidate.line, candidate.text(), reason);
+            for rule in access_rules::block_rules(candidate) {
+                let reason = "an access rule for a path: paths are not told apart";
+                draft.note_as(LossClass::Security, rule.line, rule.text, reason);
             }
-            one.mark_all_used();
+            candidate.mark_all_used();
         }
     }
-    let Some(location) = all else {
+    let Some(location) = root_location else {
         draft.note(server.line, server.text(), "it has no location / that sends everything to one place");
         return None;
     };
-    let inner: Vec<&NginxDirective> = location.block.iter().flatten().collect();
+    let location_directives: Vec<&NginxDirective> = location.block.iter().flatten().collect();
     location.mark_used();
-    let scope = DirectiveScope { levels: [&inner, block, around] };
-    let Some(pass) = inner.iter().find(|one| ["proxy_pass", "grpc_pass"].contains(&&*one.name)) else {
+    let scope = DirectiveScope { levels: [&location_directives, block, outer_directives] };
+    let Some(proxy_pass) =
+        location_directives.iter().find(|directive| ["proxy_pass", "grpc_pass"].contains(&&*directive.name))
+    else {
         draft.note(location.line, location.text(), "it sends nothing to a member (proxy_pass, grpc_pass)");
         return None;
     };
-    pass.mark_used();
-    let (scheme, rest) = pass.first().split_once("://").unwrap_or_else(|| ("http", pass.first()));
+    proxy_pass.mark_used();
+    let (scheme, rest) = proxy_pass.first().split_once("://").unwrap_or_else(|| ("http", proxy_pass.first()));
     let (host, path) = rest.split_once('/').map_or((rest, ""), |(host, path)| (host, path));
     if !path.is_empty() {
-        draft.note(pass.line, pass.text(), "paths are passed on as they are");
+        draft.note(proxy_pass.line, proxy_pass.text(), "paths are passed on as they are");
     }
-    let grpc = pass.name == "grpc_pass";
-    let secure = ["https", "grpcs"].contains(&scheme);
+    let grpc = proxy_pass.name == "grpc_pass";
+    let is_tls = ["https", "grpcs"].contains(&scheme);
     mark_defaults(&scope);
-    let of = |http: &str, grpc_name: &str| scope.time(if grpc { grpc_name } else { http });
-    let said = ConnectionSettings {
-        connect: of("proxy_connect_timeout", "grpc_connect_timeout"),
-        idle: of("proxy_read_timeout", "grpc_read_timeout"),
-        attempts: tries(&scope),
-        tls: secure.then(|| scope.member_tls(host)),
+    let time_of = |http: &str, grpc_name: &str| scope.time(if grpc { grpc_name } else { http });
+    let connection_settings = ConnectionSettings {
+        connect: time_of("proxy_connect_timeout", "grpc_connect_timeout"),
+        idle: time_of("proxy_read_timeout", "grpc_read_timeout"),
+        attempts: max_attempts(&scope),
+        tls: is_tls.then(|| scope.member_tls(host)),
         h2: grpc,
         send_proxy: None,
     };
-    let usual = if secure { 443 } else { 80 };
-    let group = group(pass, host, Some(usual), said, upstreams, draft)?;
-    let forwarded = read_header_fields(pass, &scope, draft);
+    let default_port = if is_tls { 443 } else { 80 };
+    let group = group(proxy_pass, host, Some(default_port), connection_settings, upstreams, draft)?;
+    let forwarded = read_header_fields(proxy_pass, &scope, draft);
     let timeouts = (
         scope.time("client_header_timeout"),
         keepalive_time(&scope, draft),
@@ -108,19 +110,19 @@ pub(super) fn of_stream(
     upstreams: &mut UpstreamGroups,
     draft: &mut ImportDraft,
 ) -> Option<ProxyTarget> {
-    let Some(pass) = scope.find("proxy_pass") else {
+    let Some(proxy_pass) = scope.find("proxy_pass") else {
         draft.note(server.line, server.text(), "it sends nothing to a member (proxy_pass)");
         return None;
     };
-    let said = ConnectionSettings {
+    let connection_settings = ConnectionSettings {
         connect: scope.time("proxy_connect_timeout"),
         idle: None,
-        attempts: tries(scope),
-        tls: scope.is_on("proxy_ssl").then(|| scope.member_tls(pass.first())),
+        attempts: max_attempts(scope),
+        tls: scope.is_on("proxy_ssl").then(|| scope.member_tls(proxy_pass.first())),
         h2: false,
         send_proxy: scope.is_on("proxy_protocol").then_some(1),
     };
-    let group = group(pass, pass.first(), None, said, upstreams, draft)?;
+    let group = group(proxy_pass, proxy_pass.first(), None, connection_settings, upstreams, draft)?;
     Some(ProxyTarget { group, forwarded: false, timeouts: (None, scope.time("proxy_timeout"), None, None) })
 }
 
@@ -128,9 +130,9 @@ pub(super) fn of_stream(
 fn keepalive_time(scope: &DirectiveScope<'_>, draft: &mut ImportDraft) -> Option<Duration> {
     let time = scope.time("keepalive_timeout")?;
     if time.is_zero()
-        && let Some(one) = scope.find("keepalive_timeout")
+        && let Some(directive) = scope.find("keepalive_timeout")
     {
-        draft.note(one.line, one.text(), "connections are kept until timeouts.idle is over");
+        draft.note(directive.line, directive.text(), "connections are kept until timeouts.idle is over");
         return None;
     }
     Some(time)
@@ -138,10 +140,10 @@ fn keepalive_time(scope: &DirectiveScope<'_>, draft: &mut ImportDraft) -> Option
 
 /// Marks directives that set the behaviour that always holds here.
 fn mark_defaults(scope: &DirectiveScope<'_>) {
-    for (name, other) in
+    for (name, equal_name) in
         [("proxy_send_timeout", "proxy_read_timeout"), ("grpc_send_timeout", "grpc_read_timeout")]
     {
-        if scope.has_equal_values(name, other) {
+        if scope.has_equal_values(name, equal_name) {
             scope.find(name);
         }
     }
@@ -151,7 +153,7 @@ fn mark_defaults(scope: &DirectiveScope<'_>) {
 }
 
 /// Returns the tries after the first; NGINX's number includes that one, and 0 is no limit.
-fn tries(scope: &DirectiveScope<'_>) -> Option<u64> {
+fn max_attempts(scope: &DirectiveScope<'_>) -> Option<u64> {
     if scope.has_value("proxy_next_upstream", "off") {
         scope.find("proxy_next_upstream");
         scope.find("proxy_next_upstream_tries");
@@ -162,30 +164,30 @@ fn tries(scope: &DirectiveScope<'_>) -> Option<u64> {
 
 /// Returns the group of a name or an address, with its settings here; the first to set something counts.
 fn group(
-    pass: &NginxDirective,
+    proxy_pass: &NginxDirective,
     host: &str,
-    usual: Option<u16>,
-    said: ConnectionSettings,
+    default_port: Option<u16>,
+    connection_settings: ConnectionSettings,
     upstreams: &mut UpstreamGroups,
     draft: &mut ImportDraft,
 ) -> Option<String> {
     if !upstreams.groups.contains_key(host) {
-        let Some(address) = value::member(host, usual) else {
+        let Some(address) = value::member(host, default_port) else {
             draft.note(
-                pass.line,
-                pass.text(),
+                proxy_pass.line,
+                proxy_pass.text(),
                 "there is no upstream of this name, and it is no host with a port",
             );
             return None;
         };
-        let mut group = upstream::single(pass.line, &address);
-        if upstreams.groups.values().any(|other| other.name == group.name) {
+        let mut group = upstream::single(proxy_pass.line, &address);
+        if upstreams.groups.values().any(|existing| existing.name == group.name) {
             group.name = value::name(&format!("{}-alone", group.name));
         }
         upstreams.groups.insert(host.to_owned(), group);
     }
-    let key = reached_group(host, &said, upstreams)?;
-    let first = upstreams.configured.insert(key.clone());
+    let key = reached_group(host, &connection_settings, upstreams)?;
+    let is_first = upstreams.configured_keys.insert(key.clone());
     let group = upstreams.groups.get_mut(&key)?;
     let now = ConnectionSettings {
         connect: group.connect,
@@ -195,41 +197,50 @@ fn group(
         h2: group.h2,
         send_proxy: group.send_proxy,
     };
-    if first {
-        (group.connect, group.idle, group.attempts) = (said.connect, said.idle, said.attempts);
-        (group.tls, group.h2, group.send_proxy) = (said.tls, said.h2, said.send_proxy);
-    } else if now != said {
-        let why = "times and tries are of the group: as the first server that sends there has them";
-        draft.note(pass.line, pass.text(), why);
+    if is_first {
+        (group.connect, group.idle, group.attempts) =
+            (connection_settings.connect, connection_settings.idle, connection_settings.attempts);
+        (group.tls, group.h2, group.send_proxy) =
+            (connection_settings.tls, connection_settings.h2, connection_settings.send_proxy);
+    } else if now != connection_settings {
+        let reason = "times and tries are of the group: as the first server that sends there has them";
+        draft.note(proxy_pass.line, proxy_pass.text(), reason);
     }
     Some(group.name.clone())
 }
 
 /// Returns the key of the group whose members are reached in this way: itself, or another one with the same
 /// members.
-fn reached_group(host: &str, said: &ConnectionSettings, upstreams: &mut UpstreamGroups) -> Option<String> {
-    let way = |tls: &Option<DraftMemberTls>, h2: bool, proxy: Option<u8>| (tls.clone(), h2, proxy);
-    let wanted = way(&said.tls, said.h2, said.send_proxy);
-    for number in 0.. {
+fn reached_group(
+    host: &str,
+    connection_settings: &ConnectionSettings,
+    upstreams: &mut UpstreamGroups,
+) -> Option<String> {
+    let variant_of = |tls: &Option<DraftMemberTls>, h2: bool, proxy: Option<u8>| (tls.clone(), h2, proxy);
+    let variant =
+        variant_of(&connection_settings.tls, connection_settings.h2, connection_settings.send_proxy);
+    for suffix_number in 0.. {
         // No name in the text has a space.
-        let key = if number == 0 { host.to_owned() } else { format!("{host} {number}") };
+        let key = if suffix_number == 0 { host.to_owned() } else { format!("{host} {suffix_number}") };
         let Some(group) = upstreams.groups.get(&key) else {
-            let mut other = upstreams.groups.get(host)?.clone();
-            let how = match wanted {
+            let mut copied_group = upstreams.groups.get(host)?.clone();
+            let variant_name = match variant {
                 (Some(_), ..) => "tls",
                 (_, true, _) => "h2",
                 (.., Some(_)) => "proxy",
                 _ => "plain",
             };
-            let mut name = value::name(&format!("{}-{how}", other.name));
-            while upstreams.groups.values().any(|one| one.name == name) {
-                name = value::name(&format!("{name}-{number}"));
+            let mut name = value::name(&format!("{}-{variant_name}", copied_group.name));
+            while upstreams.groups.values().any(|existing| existing.name == name) {
+                name = value::name(&format!("{name}-{suffix_number}"));
             }
-            other.name = name;
-            upstreams.groups.insert(key.clone(), other);
+            copied_group.name = name;
+            upstreams.groups.insert(key.clone(), copied_group);
             return Some(key);
         };
-        if !upstreams.configured.contains(&key) || way(&group.tls, group.h2, group.send_proxy) == wanted {
+        if !upstreams.configured_keys.contains(&key)
+            || variant_of(&group.tls, group.h2, group.send_proxy) == variant
+        {
             return Some(key);
         }
     }
@@ -237,33 +248,47 @@ fn reached_group(host: &str, said: &ConnectionSettings, upstreams: &mut Upstream
 }
 
 /// Reads the fields that requests get on their way; returns `true` if members get the client's address.
-fn read_header_fields(pass: &NginxDirective, scope: &DirectiveScope<'_>, draft: &mut ImportDraft) -> bool {
-    let (mut forwarded, mut host) = (false, false);
-    for one in scope.all(if pass.name == "grpc_pass" { "grpc_set_header" } else { "proxy_set_header" }) {
-        let value = one.args.get(1).map_or("", String::as_str);
-        match (one.first().to_ascii_lowercase().as_str(), value) {
-            ("host", "$host" | "$http_host" | "$host:$server_port") => host = true,
+fn read_header_fields(
+    proxy_pass: &NginxDirective,
+    scope: &DirectiveScope<'_>,
+    draft: &mut ImportDraft,
+) -> bool {
+    let (mut forwarded, mut sets_host) = (false, false);
+    for header_field in
+        scope.all(if proxy_pass.name == "grpc_pass" { "grpc_set_header" } else { "proxy_set_header" })
+    {
+        let value = header_field.args.get(1).map_or("", String::as_str);
+        match (header_field.first().to_ascii_lowercase().as_str(), value) {
+            ("host", "$host" | "$http_host" | "$host:$server_port") => sets_host = true,
             ("host", _) => {
-                host = true;
-                draft.note(one.line, one.text(), "members get the Host that the client asked for");
+                sets_host = true;
+                draft.note(
+                    header_field.line,
+                    header_field.text(),
+                    "members get the Host that the client asked for",
+                );
             }
             ("x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host", value) if value.contains('$') => {
                 forwarded = true;
             }
             ("x-real-ip", _) => {
                 forwarded = true;
-                draft.note(one.line, one.text(), "X-Forwarded-For says it");
+                draft.note(header_field.line, header_field.text(), "X-Forwarded-For says it");
             }
             // These fields are of one hop: the client's values are passed on as far as possible.
             ("upgrade", _) => {}
             ("connection", value) if !value.eq_ignore_ascii_case("close") => {}
-            _ => draft.note(one.line, one.text(), "there are no rules on single requests here"),
+            _ => draft.note(
+                header_field.line,
+                header_field.text(),
+                "there are no rules on single requests here",
+            ),
         }
     }
-    if !host {
+    if !sets_host {
         draft.note(
-            pass.line,
-            pass.text(),
+            proxy_pass.line,
+            proxy_pass.text(),
             "members get the Host that the client asked for, and not the name that stands here",
         );
     }

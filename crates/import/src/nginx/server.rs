@@ -23,29 +23,32 @@ struct ListenOptions {
 
 /// Reads the servers of a context.
 pub(super) fn read(
-    inside: &[&NginxDirective],
+    context_directives: &[&NginxDirective],
     streams: bool,
     upstreams: &mut UpstreamGroups,
     draft: &mut ImportDraft,
 ) {
-    let servers: Vec<&NginxDirective> = inside.iter().filter(|one| one.name == "server").copied().collect();
+    let servers: Vec<&NginxDirective> =
+        context_directives.iter().filter(|candidate| candidate.name == "server").copied().collect();
     let mut sockets: BTreeMap<ListenKey, ListenOptions> = BTreeMap::new();
     for server in &servers {
         let block: Vec<&NginxDirective> = server.block.iter().flatten().collect();
-        let secure = DirectiveScope { levels: [&[], &block, inside] }.is_on("ssl");
-        for one in block.iter().filter(|one| one.name == "listen") {
-            let Some(place) = listen_key(one, streams) else { continue };
-            let socket = sockets.entry(place).or_default();
-            socket.tls |= secure || has(one, "ssl");
-            socket.accept_proxy |= has(one, "proxy_protocol");
+        let is_tls = DirectiveScope { levels: [&[], &block, context_directives] }.is_on("ssl");
+        for listen in block.iter().filter(|listen| listen.name == "listen") {
+            let Some(socket_key) = listen_key(listen, streams) else { continue };
+            let socket = sockets.entry(socket_key).or_default();
+            socket.tls |= is_tls || has_parameter(listen, "ssl");
+            socket.accept_proxy |= has_parameter(listen, "proxy_protocol");
         }
     }
     let mut sites: BTreeMap<ListenKey, Vec<ServerSite>> = BTreeMap::new();
     for server in servers {
         let block: Vec<&NginxDirective> = server.block.iter().flatten().collect();
         server.mark_used();
-        for (place, site) in sites_of(server, &block, inside, streams, &sockets, upstreams, draft) {
-            sites.entry(place).or_default().push(site);
+        for (socket_key, site) in
+            sites_of(server, &block, context_directives, streams, &sockets, upstreams, draft)
+        {
+            sites.entry(socket_key).or_default().push(site);
         }
     }
     let mut listeners: Vec<DraftListener> =
@@ -54,30 +57,31 @@ pub(super) fn read(
     draft.listeners.extend(listeners);
 }
 
-fn has(listen: &NginxDirective, word: &str) -> bool {
+fn has_parameter(listen: &NginxDirective, word: &str) -> bool {
     listen.args.iter().any(|arg| arg == word)
 }
 
 fn listen_key(listen: &NginxDirective, streams: bool) -> Option<ListenKey> {
-    let first = listen.first();
-    let address = value::listen(first, true).or_else(|| value::listen(&format!("{first}:80"), false))?;
-    Some((address, streams && has(listen, "udp")))
+    let address_text = listen.first();
+    let address =
+        value::listen(address_text, true).or_else(|| value::listen(&format!("{address_text}:80"), false))?;
+    Some((address, streams && has_parameter(listen, "udp")))
 }
 
 fn sites_of(
     server: &NginxDirective,
     block: &[&NginxDirective],
-    around: &[&NginxDirective],
+    outer_directives: &[&NginxDirective],
     streams: bool,
     sockets: &BTreeMap<ListenKey, ListenOptions>,
     upstreams: &mut UpstreamGroups,
     draft: &mut ImportDraft,
 ) -> Vec<(ListenKey, ServerSite)> {
-    let scope = DirectiveScope { levels: [&[], block, around] };
+    let scope = DirectiveScope { levels: [&[], block, outer_directives] };
     let names: Vec<String> = block
         .iter()
-        .filter(|one| one.name == "server_name")
-        .flat_map(|one| &one.mark_used().args)
+        .filter(|directive| directive.name == "server_name")
+        .flat_map(|server_name| &server_name.mark_used().args)
         // `.example.org` is the domain and all names below it.
         .flat_map(|name| match name.strip_prefix('.') {
             Some(domain) => vec![domain.to_owned(), format!("*.{domain}")],
@@ -87,55 +91,58 @@ fn sites_of(
     let target = if streams {
         proxy_pass::of_stream(server, &scope, upstreams, draft)
     } else {
-        proxy_pass::of_http(server, block, around, upstreams, draft)
+        proxy_pass::of_http(server, block, outer_directives, upstreams, draft)
     };
-    let barred = access_rules::of_server(block, around);
+    let server_rules = access_rules::of_server(block, outer_directives);
     let mut sites = Vec::new();
-    let listens: Vec<&NginxDirective> = block.iter().filter(|one| one.name == "listen").copied().collect();
-    let usual = NginxDirective::new(server.line, "listen".to_owned(), vec!["80".to_owned()], None);
-    let listens = match listens.is_empty() {
+    let listen_directives: Vec<&NginxDirective> =
+        block.iter().filter(|directive| directive.name == "listen").copied().collect();
+    let default_listen = NginxDirective::new(server.line, "listen".to_owned(), vec!["80".to_owned()], None);
+    let listen_directives = match listen_directives.is_empty() {
         // The default of `listen` is this, if root starts NGINX.
-        true if !streams => vec![&usual],
-        _ => listens,
+        true if !streams => vec![&default_listen],
+        _ => listen_directives,
     };
-    if listens.is_empty() {
+    if listen_directives.is_empty() {
         draft.note(server.line, server.text(), "it does not say where to listen");
         server.mark_all_used();
     }
-    for one in listens {
-        one.mark_used();
-        let Some(place) = listen_key(one, streams) else {
-            draft.note(one.line, one.text(), "is no IP address with a port");
+    for listen in listen_directives {
+        listen.mark_used();
+        let Some(socket_key) = listen_key(listen, streams) else {
+            draft.note(listen.line, listen.text(), "is no IP address with a port");
             continue;
         };
-        if has(one, "quic") {
-            draft.note(one.line, one.text(), "HTTP/3 is not spoken");
+        if has_parameter(listen, "quic") {
+            draft.note(listen.line, listen.text(), "HTTP/3 is not spoken");
             continue;
         }
-        let protocol = match (streams, place.1) {
+        let protocol = match (streams, socket_key.1) {
             (false, _) => DraftProtocol::Http,
             (true, false) => DraftProtocol::Tcp,
             (true, true) => DraftProtocol::Udp,
         };
         let group = target.as_ref().map_or("", |target| &target.group);
-        let mut listener = DraftListener::new(one.line, place.0, protocol, group);
-        listener.access_rules.clone_from(&barred);
-        let socket = sockets.get(&place).copied().unwrap_or_default();
+        let mut listener = DraftListener::new(listen.line, socket_key.0, protocol, group);
+        listener.access_rules.clone_from(&server_rules);
+        let socket = sockets.get(&socket_key).copied().unwrap_or_default();
         listener.accept_proxy = socket.accept_proxy;
-        let mut usual = false;
-        for word in &one.args[1..] {
-            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let mut is_default = false;
+        for parameter in &listen.args[1..] {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match (name, value) {
-                ("default_server" | "default", "") => usual = true,
+                ("default_server" | "default", "") => is_default = true,
                 ("ssl" | "udp" | "proxy_protocol", "") | ("ipv6only", "off") => {}
-                ("ipv6only", "on") => draft.note(one.line, one.text(), "a listener on [::] takes IPv4, too"),
-                ("backlog", number) if number.parse::<u64>().is_ok() => {
-                    listener.backlog = number.parse().ok()
+                ("ipv6only", "on") => {
+                    draft.note(listen.line, listen.text(), "a listener on [::] takes IPv4, too")
+                }
+                ("backlog", backlog_text) if backlog_text.parse::<u64>().is_ok() => {
+                    listener.backlog = backlog_text.parse().ok()
                 }
                 _ if unsupported::HARMLESS_OF_LISTEN.contains(&name) => {}
                 _ => draft.note(
-                    one.line,
-                    format!("listen {} … {word}", one.first()),
+                    listen.line,
+                    format!("listen {} … {parameter}", listen.first()),
                     "there is nothing like it here",
                 ),
             }
@@ -148,8 +155,8 @@ fn sites_of(
             listener.tls = Some(read_tls(&scope, draft));
         }
         sites.push((
-            place,
-            ServerSite { listener, names: names.clone(), is_default: usual, is_supported: target.is_some() },
+            socket_key,
+            ServerSite { listener, names: names.clone(), is_default, is_supported: target.is_some() },
         ));
     }
     if target.is_none() {
@@ -163,12 +170,12 @@ fn read_tls(scope: &DirectiveScope<'_>, draft: &mut ImportDraft) -> DraftTls {
     let mut tls = DraftTls::default();
     let (certificates, keys) = (scope.all("ssl_certificate"), scope.all("ssl_certificate_key"));
     if certificates.len() != keys.len() {
-        for one in certificates.iter().chain(&keys).skip(2 * certificates.len().min(keys.len())) {
-            draft.note(one.line, one.text(), "certificates and keys come in pairs");
+        for unpaired in certificates.iter().chain(&keys).skip(2 * certificates.len().min(keys.len())) {
+            draft.note(unpaired.line, unpaired.text(), "certificates and keys come in pairs");
         }
     }
     for (certificate, key) in certificates.iter().zip(keys) {
-        let file = |one: &NginxDirective| !one.first().contains(['$', ':']);
+        let file = |directive: &NginxDirective| !directive.first().contains(['$', ':']);
         if file(certificate) && file(key) {
             tls.certificates.push((certificate.first().to_owned(), key.first().to_owned()));
         } else {
@@ -176,11 +183,11 @@ fn read_tls(scope: &DirectiveScope<'_>, draft: &mut ImportDraft) -> DraftTls {
         }
     }
     let ca = scope.find("ssl_client_certificate");
-    let trusted = scope.find("ssl_trusted_certificate");
-    if let Some(verify) = scope.find("ssl_verify_client").filter(|one| one.first() != "off") {
+    let trusted_certificate = scope.find("ssl_trusted_certificate");
+    if let Some(verify) = scope.find("ssl_verify_client").filter(|directive| directive.first() != "off") {
         // Without a file no client can have a valid certificate: the listener falls out, and lets none in.
-        tls.client_ca = Some(ca.or(trusted).map_or("", NginxDirective::first).to_owned());
-        tls.optional = verify.first() != "on";
+        tls.client_ca = Some(ca.or(trusted_certificate).map_or("", NginxDirective::first).to_owned());
+        tls.is_optional = verify.first() != "on";
         if verify.first() == "optional_no_ca" {
             draft.note(
                 verify.line,
@@ -190,12 +197,12 @@ fn read_tls(scope: &DirectiveScope<'_>, draft: &mut ImportDraft) -> DraftTls {
         }
     }
     if let Some(versions) = scope.find("ssl_protocols") {
-        let has = |version: &str| versions.args.iter().any(|one| one == version);
-        tls.tls13_only = has("TLSv1.3") && !has("TLSv1.2");
-        if ["TLSv1", "TLSv1.1", "SSLv3", "SSLv2"].iter().any(|old| has(old)) {
+        let has_version = |version: &str| versions.args.iter().any(|directive| directive == version);
+        tls.tls13_only = has_version("TLSv1.3") && !has_version("TLSv1.2");
+        if ["TLSv1", "TLSv1.1", "SSLv3", "SSLv2"].iter().any(|old_version| has_version(old_version)) {
             draft.note(versions.line, versions.text(), "1.2 and 1.3 are spoken, and nothing older");
         }
-        if !has("TLSv1.3") {
+        if !has_version("TLSv1.3") {
             draft.note(versions.line, versions.text(), "1.3 is spoken, too");
         }
     }

@@ -58,22 +58,22 @@ enum NginxToken {
 }
 
 /// Splits a text that begins in a line. Invalid parts are noted.
-pub(super) fn read(text: &str, from: usize, draft: &mut ImportDraft) -> Vec<NginxDirective> {
+pub(super) fn read(text: &str, first_line: usize, draft: &mut ImportDraft) -> Vec<NginxDirective> {
     // The open blocks: their content, and the directive that each belongs to.
-    let mut open: Vec<(Vec<NginxDirective>, NginxDirective)> = Vec::new();
-    let mut here: Vec<NginxDirective> = Vec::new();
+    let mut open_blocks: Vec<(Vec<NginxDirective>, NginxDirective)> = Vec::new();
+    let mut current_block: Vec<NginxDirective> = Vec::new();
     let mut words: Vec<(usize, String)> = Vec::new();
-    let mut too_deep = 0_usize;
-    for (line, token) in tokens(text, from) {
+    let mut depth_excess = 0_usize;
+    for (line, token) in tokens(text, first_line) {
         match token {
             NginxToken::Word(word) => words.push((line, word)),
-            NginxToken::End => here.extend(directive(&mut words)),
+            NginxToken::End => current_block.extend(directive(&mut words)),
             NginxToken::Open => {
-                if open.len() >= MAX_DEPTH {
-                    if too_deep == 0 {
+                if open_blocks.len() >= MAX_DEPTH {
+                    if depth_excess == 0 {
                         draft.note(line, "{", format!("more than {MAX_DEPTH} blocks within one another"));
                     }
-                    too_deep += 1;
+                    depth_excess += 1;
                     words.clear();
                     continue;
                 }
@@ -81,95 +81,95 @@ pub(super) fn read(text: &str, from: usize, draft: &mut ImportDraft) -> Vec<Ngin
                     draft.note(line, "{", "a block without a name");
                     NginxDirective::new(line, String::new(), Vec::new(), None)
                 });
-                open.push((std::mem::take(&mut here), owner));
+                open_blocks.push((std::mem::take(&mut current_block), owner));
             }
             NginxToken::Close => {
-                if too_deep > 0 {
-                    too_deep -= 1;
+                if depth_excess > 0 {
+                    depth_excess -= 1;
                     continue;
                 }
                 // A last directive without its end.
-                here.extend(directive(&mut words));
-                match open.pop() {
-                    Some((outside, mut owner)) => {
-                        owner.block = Some(std::mem::replace(&mut here, outside));
-                        here.push(owner);
+                current_block.extend(directive(&mut words));
+                match open_blocks.pop() {
+                    Some((outer_block, mut owner)) => {
+                        owner.block = Some(std::mem::replace(&mut current_block, outer_block));
+                        current_block.push(owner);
                     }
                     None => draft.mark_incomplete(line, "}", "it closes nothing"),
                 }
             }
         }
     }
-    here.extend(directive(&mut words));
-    while let Some((outside, mut owner)) = open.pop() {
+    current_block.extend(directive(&mut words));
+    while let Some((outer_block, mut owner)) = open_blocks.pop() {
         draft.mark_incomplete(owner.line, owner.text(), "its block is not closed");
-        owner.block = Some(std::mem::replace(&mut here, outside));
-        here.push(owner);
+        owner.block = Some(std::mem::replace(&mut current_block, outer_block));
+        current_block.push(owner);
     }
-    here
+    current_block
 }
 
 fn directive(words: &mut Vec<(usize, String)>) -> Option<NginxDirective> {
-    let mut all = std::mem::take(words).into_iter();
-    let (line, name) = all.next()?;
-    Some(NginxDirective::new(line, name, all.map(|(_, word)| word).collect(), None))
+    let mut word_tokens = std::mem::take(words).into_iter();
+    let (line, name) = word_tokens.next()?;
+    Some(NginxDirective::new(line, name, word_tokens.map(|(_, word)| word).collect(), None))
 }
 
-fn tokens(text: &str, from: usize) -> Vec<(usize, NginxToken)> {
+fn tokens(text: &str, first_line: usize) -> Vec<(usize, NginxToken)> {
     let mut tokens = Vec::new();
-    let mut line = from;
+    let mut line = first_line;
     let mut word: Option<(usize, String)> = None;
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        let begun = word.is_some();
-        match letter {
-            '#' if !begun => while letters.next_if(|letter| *letter != '\n').is_some() {},
-            '"' | '\'' if !begun => {
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        let in_word = word.is_some();
+        match character {
+            '#' if !in_word => while characters.next_if(|character| *character != '\n').is_some() {},
+            '"' | '\'' if !in_word => {
                 let mut quoted = String::new();
-                let from = line;
-                while let Some(inside) = letters.next() {
-                    match inside {
-                        end if end == letter => break,
-                        '\\' => quoted.extend(letters.next()),
-                        other => {
-                            line += usize::from(other == '\n');
-                            quoted.push(other);
+                let start_line = line;
+                while let Some(quoted_char) = characters.next() {
+                    match quoted_char {
+                        closing if closing == character => break,
+                        '\\' => quoted.extend(characters.next()),
+                        literal => {
+                            line += usize::from(literal == '\n');
+                            quoted.push(literal);
                         }
                     }
                 }
-                word = Some((from, quoted));
+                word = Some((start_line, quoted));
             }
             '\\' => {
                 let word = word.get_or_insert((line, String::new()));
                 word.1.push('\\');
-                word.1.extend(letters.next());
+                word.1.extend(characters.next());
             }
             // `${name}` is a part of a word.
-            '$' if letters.peek() == Some(&'{') => {
+            '$' if characters.peek() == Some(&'{') => {
                 let word = word.get_or_insert((line, String::new()));
                 word.1.push('$');
-                for inside in letters.by_ref() {
-                    word.1.push(inside);
-                    line += usize::from(inside == '\n');
-                    if inside == '}' {
+                for variable_char in characters.by_ref() {
+                    word.1.push(variable_char);
+                    line += usize::from(variable_char == '\n');
+                    if variable_char == '}' {
                         break;
                     }
                 }
             }
             ';' | '{' | '}' => {
                 tokens.extend(word.take().map(|(line, word)| (line, NginxToken::Word(word))));
-                let token = match letter {
+                let token = match character {
                     ';' => NginxToken::End,
                     '{' => NginxToken::Open,
                     _ => NginxToken::Close,
                 };
                 tokens.push((line, token));
             }
-            space if space.is_whitespace() => {
+            whitespace if whitespace.is_whitespace() => {
                 tokens.extend(word.take().map(|(line, word)| (line, NginxToken::Word(word))));
-                line += usize::from(space == '\n');
+                line += usize::from(whitespace == '\n');
             }
-            other => word.get_or_insert((line, String::new())).1.push(other),
+            plain_char => word.get_or_insert((line, String::new())).1.push(plain_char),
         }
     }
     tokens.extend(word.take().map(|(line, word)| (line, NginxToken::Word(word))));
@@ -180,27 +180,29 @@ fn tokens(text: &str, from: usize) -> Vec<(usize, NginxToken)> {
 mod tests {
     use super::*;
 
-    fn said(text: &str) -> (String, usize) {
-        fn one(directive: &NginxDirective) -> String {
-            let inside =
-                directive.block.as_ref().map(|block| block.iter().map(one).collect::<Vec<_>>().join(";"));
-            let inside = inside.map_or_else(String::new, |inside| format!("{{{inside}}}"));
-            format!("{}:{}({}){inside}", directive.line, directive.name, directive.args.join("|"))
+    fn parse_to_text(text: &str) -> (String, usize) {
+        fn directive_text(directive: &NginxDirective) -> String {
+            let block_text = directive
+                .block
+                .as_ref()
+                .map(|block| block.iter().map(directive_text).collect::<Vec<_>>().join(";"));
+            let block_text = block_text.map_or_else(String::new, |block_text| format!("{{{block_text}}}"));
+            format!("{}:{}({}){block_text}", directive.line, directive.name, directive.args.join("|"))
         }
         let mut draft = ImportDraft::default();
         let tree = read(text, 1, &mut draft);
-        let noted = draft.notes.len() + usize::from(draft.incomplete.is_some());
-        (tree.iter().map(one).collect::<Vec<_>>().join(";"), noted)
+        let note_count = draft.notes.len() + usize::from(draft.incomplete.is_some());
+        (tree.iter().map(directive_text).collect::<Vec<_>>().join(";"), note_count)
     }
 
     #[test]
     fn directives_and_blocks() {
-        let (tree, notes) = said("a 1; # x\nb 'c d' \"e\\\"\" {\n  f ${g}h;\n  k\n}\n");
+        let (tree, notes) = parse_to_text("a 1; # x\nb 'c d' \"e\\\"\" {\n  f ${g}h;\n  k\n}\n");
         assert_eq!((&*tree, notes), ("1:a(1);2:b(c d|e\"){3:f(${g}h);4:k()}", 0));
-        assert_eq!(said("a { b"), ("1:a(){1:b()}".to_owned(), 1));
-        assert_eq!(said("} a;"), ("1:a()".to_owned(), 1));
-        assert_eq!(said("location ~ \\.php$ { x; }").0, "1:location(~|\\.php$){1:x()}");
-        let deep = "a {".repeat(1000) + &"}".repeat(1000);
-        assert_eq!(said(&deep).1, 1);
+        assert_eq!(parse_to_text("a { b"), ("1:a(){1:b()}".to_owned(), 1));
+        assert_eq!(parse_to_text("} a;"), ("1:a()".to_owned(), 1));
+        assert_eq!(parse_to_text("location ~ \\.php$ { x; }").0, "1:location(~|\\.php$){1:x()}");
+        let nested_text = "a {".repeat(1000) + &"}".repeat(1000);
+        assert_eq!(parse_to_text(&nested_text).1, 1);
     }
 }

@@ -38,8 +38,9 @@ pub(in super::super) const HARMLESS_OF_LISTEN: [&str; 11] = [
 ];
 
 /// Returns `true` if a directive has no effect on traffic at its place.
-pub(super) fn is_harmless(one: &NginxDirective) -> bool {
-    HARMLESS.contains(&&*one.name) || (one.name == "include" && one.first().ends_with("mime.types"))
+pub(super) fn is_harmless(directive: &NginxDirective) -> bool {
+    HARMLESS.contains(&&*directive.name)
+        || (directive.name == "include" && directive.first().ends_with("mime.types"))
 }
 
 /// The directives that are looked up where they have an effect; the rest of them has none, or cannot be read.
@@ -115,8 +116,8 @@ pub(super) fn unused_reason(name: &str, streams: bool) -> &'static str {
     if READ.contains(&name) {
         return "nothing that was carried over uses it, or its value cannot be read";
     }
-    if let Some((_, why)) = WHY.iter().find(|(begin, _)| name.starts_with(begin)) {
-        return why;
+    if let Some((_, reason)) = WHY.iter().find(|(prefix, _)| name.starts_with(prefix)) {
+        return reason;
     }
     match name {
         "include" => "other files are not read: give the output of nginx -T",

@@ -11,19 +11,19 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the result of a text, and the lines that have notes.
-fn made(from: ImportSource, text: &str) -> (Option<String>, Vec<usize>) {
-    match import(from, "x", text, false) {
-        Ok(imported) => (Some(imported.text), imported.notes.iter().map(|note| note.line).collect()),
+fn import_lines(source: ImportSource, text: &str) -> (Option<String>, Vec<usize>) {
+    match import(source, "x", text, false) {
+        Ok(result) => (Some(result.text), result.notes.iter().map(|note| note.line).collect()),
         Err((_, notes)) => (None, notes.iter().map(|note| note.line).collect()),
     }
 }
 
 /// Inserts a line into a text behind another, and checks the law.
-fn law(from: ImportSource, text: &str, behind: usize, line: &str) -> bool {
+fn is_accounted_for(source: ImportSource, text: &str, line_number: usize, line: &str) -> bool {
     let mut lines: Vec<&str> = text.lines().collect();
-    lines.insert(behind, line);
-    let (with, notes) = made(from, &lines.join("\n"));
-    notes.contains(&(behind + 1)) || with != made(from, text).0
+    lines.insert(line_number, line);
+    let (changed_text, notes) = import_lines(source, &lines.join("\n"));
+    notes.contains(&(line_number + 1)) || changed_text != import_lines(source, text).0
 }
 
 /// The words for defaults, and those without effect unless others are there.
@@ -67,12 +67,12 @@ fn no_word_of_haproxy_is_passed_over() {
              listen l\n bind :8080\n server c 10.0.0.3:80\n"
         )
     };
-    let mut passed = Vec::new();
+    let mut missed = Vec::new();
     for line in lines(HAPROXY).filter(|line| !SO_ALREADY.contains(line)) {
-        let (of, words) = line.split_once(' ').unwrap();
+        let (section_kind, words) = line.split_once(' ').unwrap();
         let first = words.split(' ').next().unwrap();
         let option = words.strip_prefix("option ").unwrap_or_default();
-        let harmless = match of {
+        let is_harmless = match section_kind {
             "global" => haproxy::unsupported::HARMLESS_GLOBALS.contains(&first),
             "proxy" => {
                 haproxy::unsupported::HARMLESS.contains(&first)
@@ -83,31 +83,32 @@ fn no_word_of_haproxy_is_passed_over() {
         };
         for mode in ["http", "tcp"] {
             let text = text(mode);
-            let holds = match of {
-                "global" => law(ImportSource::Haproxy, &text, 2, words),
+            let is_noted = match section_kind {
+                "global" => is_accounted_for(ImportSource::Haproxy, &text, 2, words),
                 // The places are defaults, a frontend, a backend and a section that is both.
-                "proxy" => [4, 7, 8, 12]
-                    .iter()
-                    .all(|behind| law(ImportSource::Haproxy, &text, *behind, &format!(" {words}"))),
+                "proxy" => [4, 7, 8, 12].iter().all(|line_number| {
+                    is_accounted_for(ImportSource::Haproxy, &text, *line_number, &format!(" {words}"))
+                }),
                 _ => {
-                    let at = if of == "server" { " check ssl\n" } else { " crt /a.pem\n" };
+                    let insertion = if section_kind == "server" { " check ssl\n" } else { " crt /a.pem\n" };
                     // Sections of tcp have no cookies.
                     if words.starts_with("cookie") && mode == "tcp" {
                         continue;
                     }
                     let text = text.replace("backend b\n server", "backend b\n cookie C insert\n server");
-                    let with = text.replacen(at, &format!("{} {words}\n", at.trim_end()), 1);
-                    let line = text[..text.find(at).unwrap()].lines().count();
-                    let (new, notes) = made(ImportSource::Haproxy, &with);
-                    notes.contains(&line) || new != made(ImportSource::Haproxy, &text).0
+                    let changed_text =
+                        text.replacen(insertion, &format!("{} {words}\n", insertion.trim_end()), 1);
+                    let line = text[..text.find(insertion).unwrap()].lines().count();
+                    let (new_text, notes) = import_lines(ImportSource::Haproxy, &changed_text);
+                    notes.contains(&line) || new_text != import_lines(ImportSource::Haproxy, &text).0
                 }
             };
-            if !holds && !harmless {
-                passed.push(format!("{mode}: {line}"));
+            if !is_noted && !is_harmless {
+                missed.push(format!("{mode}: {line}"));
             }
         }
     }
-    assert!(passed.is_empty(), "{passed:#?}");
+    assert!(missed.is_empty(), "{missed:#?}");
 }
 
 /// The words without effect in the texts below: there is one server, no certificates are checked, and a
@@ -129,7 +130,7 @@ fn no_directive_of_nginx_is_passed_over() {
                 location / {\n   proxy_pass https://u;\n  }\n }\n}\n";
     let stream = "events {\n}\nstream {\n upstream u {\n  server 10.0.0.1:80;\n  server 10.0.0.2:80;\n }\n\
                   server {\n  listen 443;\n  proxy_pass u;\n }\n}\n";
-    let mut passed = Vec::new();
+    let mut missed = Vec::new();
     for name in lines(NGINX) {
         let line = match name {
             name if name.ends_with('}') => name.to_owned(),
@@ -138,16 +139,16 @@ fn no_directive_of_nginx_is_passed_over() {
         };
         let first = name.split(' ').next().unwrap();
         // The places are the top, http or stream, an upstream, a server, and a location.
-        for (text, places) in [(http, &[2, 3, 4, 8, 12][..]), (stream, &[2, 3, 4, 8])] {
-            for behind in places {
-                let harmless = nginx::unsupported::HARMLESS.contains(&first)
-                    || (OF_NO_EFFECT.contains(&name) && *behind != 2)
-                    || (*behind == 4 && first == "zone");
-                if !law(ImportSource::Nginx, text, *behind, &line) && !harmless {
-                    passed.push(format!("{behind}: {line}"));
+        for (text, line_numbers) in [(http, &[2, 3, 4, 8, 12][..]), (stream, &[2, 3, 4, 8])] {
+            for line_number in line_numbers {
+                let is_harmless = nginx::unsupported::HARMLESS.contains(&first)
+                    || (OF_NO_EFFECT.contains(&name) && *line_number != 2)
+                    || (*line_number == 4 && first == "zone");
+                if !is_accounted_for(ImportSource::Nginx, text, *line_number, &line) && !is_harmless {
+                    missed.push(format!("{line_number}: {line}"));
                 }
             }
         }
     }
-    assert!(passed.is_empty(), "{passed:#?}");
+    assert!(missed.is_empty(), "{missed:#?}");
 }

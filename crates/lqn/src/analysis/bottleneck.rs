@@ -63,17 +63,17 @@ impl LimitedResource {
     /// Returns the resource's name in the model.
     pub fn name(self, model: &Model) -> &str {
         match self {
-            Self::Task(TaskId(own)) => &model.tasks[own].name,
-            Self::Processor(ProcessorId(own)) => &model.processors[own].name,
+            Self::Task(TaskId(task)) => &model.tasks[task].name,
+            Self::Processor(ProcessorId(processor)) => &model.processors[processor].name,
         }
     }
 
     /// Returns the number of threads or cores; `None` if it is infinite, and for clients.
     fn copies(self, model: &Model) -> Option<f64> {
         let copies = match self {
-            Self::Task(TaskId(own)) if model.tasks[own].is_client() => return None,
-            Self::Task(TaskId(own)) => model.tasks[own].copies,
-            Self::Processor(ProcessorId(own)) => model.processors[own].copies,
+            Self::Task(TaskId(task)) if model.tasks[task].is_client() => return None,
+            Self::Task(TaskId(task)) => model.tasks[task].copies,
+            Self::Processor(ProcessorId(processor)) => model.processors[processor].copies,
         };
         match copies {
             Multiplicity::Finite(count) => Some(f64::from(count)),
@@ -82,89 +82,94 @@ impl LimitedResource {
     }
 
     /// Returns the utilization; `None` for an unlimited resource.
-    pub fn utilization(self, model: &Model, found: &ModelResults) -> Option<f64> {
+    pub fn utilization(self, model: &Model, results: &ModelResults) -> Option<f64> {
         let busy = match self {
-            Self::Task(TaskId(own)) => found.tasks[own].busy,
-            Self::Processor(ProcessorId(own)) => found.processors[own].busy,
+            Self::Task(TaskId(task)) => results.tasks[task].busy,
+            Self::Processor(ProcessorId(processor)) => results.processors[processor].busy,
         };
         Some(busy.mean / self.copies(model)?)
     }
 }
 
 /// Returns all limited resources that are used, the busiest first.
-pub fn busiest_resources(model: &Model, found: &ModelResults) -> Vec<(LimitedResource, f64)> {
-    let tasks = (0..model.tasks.len()).map(|own| LimitedResource::Task(TaskId(own)));
-    let processors = (0..model.processors.len()).map(|own| LimitedResource::Processor(ProcessorId(own)));
-    let used = tasks.chain(processors).filter_map(|own| Some((own, own.utilization(model, found)?)));
-    let mut used: Vec<_> = used.filter(|(_, used)| *used > 0.0).collect();
-    used.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
-    used
+pub fn busiest_resources(model: &Model, results: &ModelResults) -> Vec<(LimitedResource, f64)> {
+    let tasks = (0..model.tasks.len()).map(|index| LimitedResource::Task(TaskId(index)));
+    let processors = (0..model.processors.len()).map(|index| LimitedResource::Processor(ProcessorId(index)));
+    let utilizations = tasks
+        .chain(processors)
+        .filter_map(|resource| Some((resource, resource.utilization(model, results)?)));
+    let mut resources: Vec<_> = utilizations.filter(|(_, utilization)| *utilization > 0.0).collect();
+    resources.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
+    resources
 }
 
 /// Returns the resources that a busy thread of a task waits for: its processor, the tasks that it calls with
 /// rendezvous, those that they call or forward to, and their processors.
 pub fn resources_below(model: &Model, task: TaskId) -> Vec<LimitedResource> {
-    let mut all = vec![LimitedResource::Processor(model.tasks[task.0].processor)];
+    let mut resources = vec![LimitedResource::Processor(model.tasks[task.0].processor)];
     let mut seen = vec![false; model.entries.len()];
-    let called = |task: TaskId| {
-        let own = model.activities.iter().filter(move |activity| activity.task == task);
-        own.flat_map(|activity| &activity.calls).filter(|call| call.waits).map(|call| call.entry)
+    let called_entries = |task: TaskId| {
+        let task_activities = model.activities.iter().filter(move |activity| activity.task == task);
+        task_activities.flat_map(|activity| &activity.calls).filter(|call| call.waits).map(|call| call.entry)
     };
-    let mut open: Vec<EntryId> = called(task).collect();
-    while let Some(entry) = open.pop() {
+    let mut pending: Vec<EntryId> = called_entries(task).collect();
+    while let Some(entry) = pending.pop() {
         if std::mem::replace(&mut seen[entry.0], true) {
             continue;
         }
-        let own = &model.entries[entry.0];
-        for resource in
-            [LimitedResource::Task(own.task), LimitedResource::Processor(model.tasks[own.task.0].processor)]
-        {
-            if !all.contains(&resource) {
-                all.push(resource);
+        let entry_data = &model.entries[entry.0];
+        for resource in [
+            LimitedResource::Task(entry_data.task),
+            LimitedResource::Processor(model.tasks[entry_data.task.0].processor),
+        ] {
+            if !resources.contains(&resource) {
+                resources.push(resource);
             }
         }
-        open.extend(called(own.task));
-        open.extend(own.forwards.iter().map(|(to, _)| *to));
+        pending.extend(called_entries(entry_data.task));
+        pending.extend(entry_data.forwards.iter().map(|(to, _)| *to));
     }
-    all
+    resources
 }
 
 /// Finds the bottleneck in the results; `None` if no limited resource is used.
-pub fn find_bottleneck(model: &Model, found: &ModelResults) -> Option<Bottleneck> {
-    let used = busiest_resources(model, found);
-    let (_, top) = *used.first()?;
-    let busiest = |among: &mut dyn Iterator<Item = LimitedResource>| {
-        among
-            .filter_map(|own| Some((own, own.utilization(model, found)?)))
-            .max_by(|one, other| one.1.total_cmp(&other.1))
+pub fn find_bottleneck(model: &Model, results: &ModelResults) -> Option<Bottleneck> {
+    let utilizations = busiest_resources(model, results);
+    let (_, highest) = *utilizations.first()?;
+    let busiest_of = |candidates: &mut dyn Iterator<Item = LimitedResource>| {
+        candidates
+            .filter_map(|resource| Some((resource, resource.utilization(model, results)?)))
+            .max_by(|left, right| left.1.total_cmp(&right.1))
     };
-    let rival = |own: LimitedResource| match own {
-        LimitedResource::Task(task) => busiest(&mut resources_below(model, task).into_iter()),
+    let busiest_below = |resource: LimitedResource| match resource {
+        LimitedResource::Task(task) => busiest_of(&mut resources_below(model, task).into_iter()),
         LimitedResource::Processor(_) => None,
     };
-    let nearly = used.iter().filter(|(_, own)| *own >= NEARLY * top);
-    let alone =
-        |(own, used): &&(LimitedResource, f64)| rival(*own).is_none_or(|(_, rival)| rival < NEARLY * used);
-    let (first, utilization) = *nearly.clone().find(alone).or_else(|| used.first())?;
-    let is_task = |own: LimitedResource| matches!(own, LimitedResource::Task(_));
-    let alike = |(own, used): &&(LimitedResource, f64)| {
-        *own == first || is_task(*own) == is_task(first) && *used >= SAME * utilization
+    let nearly = utilizations.iter().filter(|(_, utilization)| *utilization >= NEARLY * highest);
+    let has_no_rival = |(resource, utilization): &&(LimitedResource, f64)| {
+        busiest_below(*resource).is_none_or(|(_, rival)| rival < NEARLY * utilization)
     };
-    let of: Vec<LimitedResource> = nearly.filter(alone).filter(alike).map(|(own, _)| *own).collect();
-    let mut of = if of.is_empty() { vec![first] } else { of };
-    of.sort();
-    let against = if is_task(first) {
-        rival(first)
+    let (first, utilization) = *nearly.clone().find(has_no_rival).or_else(|| utilizations.first())?;
+    let is_task = |resource: LimitedResource| matches!(resource, LimitedResource::Task(_));
+    let is_alike = |(resource, used): &&(LimitedResource, f64)| {
+        *resource == first || is_task(*resource) == is_task(first) && *used >= SAME * utilization
+    };
+    let alike_resources: Vec<LimitedResource> =
+        nearly.filter(has_no_rival).filter(is_alike).map(|(resource, _)| *resource).collect();
+    let mut bottlenecks = if alike_resources.is_empty() { vec![first] } else { alike_resources };
+    bottlenecks.sort();
+    let next_busiest = if is_task(first) {
+        busiest_below(first)
     } else {
-        let others = used.iter().map(|(own, _)| *own);
-        busiest(&mut others.filter(|own| !is_task(*own) && !of.contains(own)))
+        let others = utilizations.iter().map(|(resource, _)| *resource);
+        busiest_of(&mut others.filter(|resource| !is_task(*resource) && !bottlenecks.contains(resource)))
     };
     Some(Bottleneck {
         kind: if is_task(first) { BottleneckKind::Software } else { BottleneckKind::Hardware },
-        resources: of,
+        resources: bottlenecks,
         utilization,
-        strength: against.map_or(f64::INFINITY, |(_, used)| utilization / used),
-        next_busiest: against.map(|(own, _)| own),
+        strength: next_busiest.map_or(f64::INFINITY, |(_, next_utilization)| utilization / next_utilization),
+        next_busiest: next_busiest.map(|(resource, _)| resource),
         is_saturated: utilization >= SATURATED,
     })
 }

@@ -28,9 +28,9 @@ impl PerformanceGoal {
     /// # Errors
     /// Returns a description of the expected form.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mark = ["<=", ">=", "<", ">"].into_iter().find(|mark| text.contains(mark));
-        let parts = mark.and_then(|mark| Some((mark, text.split_once(mark)?)));
-        let Some((mark, (left, right))) = parts else {
+        let operator = ["<=", ">=", "<", ">"].into_iter().find(|symbol| text.contains(symbol));
+        let sides = operator.and_then(|operator| Some((operator, text.split_once(operator)?)));
+        let Some((operator, (left, right))) = sides else {
             return Err("expected a goal such as response<0.5 or client.p95<2".to_owned());
         };
         let bound = right.trim().parse().ok().filter(|bound: &f64| bound.is_finite());
@@ -38,8 +38,8 @@ impl PerformanceGoal {
         Ok(Self {
             text: text.to_owned(),
             metric: MetricSelector::parse(left)?,
-            is_upper_bound: mark.starts_with('<'),
-            is_inclusive: mark.ends_with('='),
+            is_upper_bound: operator.starts_with('<'),
+            is_inclusive: operator.ends_with('='),
             bound,
         })
     }
@@ -104,59 +104,63 @@ pub fn find_capacity<E>(
     goals: &[PerformanceGoal],
     mut try_load: impl FnMut(f64) -> Result<(Model, Result<ModelResults, SimulationError>), E>,
 ) -> Result<(Option<LoadTrial>, Option<LoadTrial>), E> {
-    let mut tried = |load: f64| -> Result<LoadTrial, E> {
-        let (model, found) = try_load(load)?;
-        Ok(match found {
-            Err(stuck) => {
-                LoadTrial { load, outcome: Err(stuck), failure: Some(MissedGoal::Unsolvable(stuck)) }
+    let mut trial = |load: f64| -> Result<LoadTrial, E> {
+        let (model, outcome) = try_load(load)?;
+        Ok(match outcome {
+            Err(error) => {
+                LoadTrial { load, outcome: Err(error), failure: Some(MissedGoal::Unsolvable(error)) }
             }
-            Ok(found) => {
-                let unseen = || found.unseen.first().cloned().map(MissedGoal::NoneFinished);
+            Ok(results) => {
+                let unfinished = || results.unseen.first().cloned().map(MissedGoal::NoneFinished);
                 let overload = || crate::solve::overloaded_entry(&model).map(MissedGoal::QueueGrows);
-                let missed = growing_queue(&model, &found).or_else(overload).or_else(unseen);
-                let missed = missed.or_else(|| self::missed(goals, &result_lines(&model, &found)));
-                LoadTrial { load, outcome: Ok((model, found)), failure: missed }
+                let missed_load = growing_queue(&model, &results).or_else(overload).or_else(unfinished);
+                let failure = missed_load.or_else(|| missed_goal(goals, &result_lines(&model, &results)));
+                LoadTrial { load, outcome: Ok((model, results)), failure }
             }
         })
     };
-    let first = tried(range.from)?;
+    let first = trial(range.from)?;
     if first.failure.is_some() {
         return Ok((None, Some(first)));
     }
-    let mut good = first;
-    let mut bad = None;
-    while bad.is_none() && good.load < range.to {
-        let next = tried((good.load * 2.0).min(range.to))?;
-        if next.failure.is_some() { bad = Some(next) } else { good = next }
+    let mut passed = first;
+    let mut failed = None;
+    while failed.is_none() && passed.load < range.to {
+        let next_trial = trial((passed.load * 2.0).min(range.to))?;
+        if next_trial.failure.is_some() { failed = Some(next_trial) } else { passed = next_trial }
     }
-    while let Some(own) = &bad {
-        let mut middle = good.load + (own.load - good.load) / 2.0;
+    while let Some(failed_trial) = &failed {
+        let mut middle_load = passed.load + (failed_trial.load - passed.load) / 2.0;
         if range.is_whole {
-            middle = middle.floor();
+            middle_load = middle_load.floor();
         }
-        let near = if range.is_whole { own.load - good.load <= 1.0 } else { own.load <= 1.005 * good.load };
-        if near || middle <= good.load {
+        let is_near = if range.is_whole {
+            failed_trial.load - passed.load <= 1.0
+        } else {
+            failed_trial.load <= 1.005 * passed.load
+        };
+        if is_near || middle_load <= passed.load {
             break;
         }
-        let next = tried(middle)?;
-        if next.failure.is_some() { bad = Some(next) } else { good = next }
+        let next_trial = trial(middle_load)?;
+        if next_trial.failure.is_some() { failed = Some(next_trial) } else { passed = next_trial }
     }
-    Ok((Some(good), bad))
+    Ok((Some(passed), failed))
 }
 
 /// Finds an entry whose throughput from outside is below its arrivals by more than chance explains.
-fn growing_queue(model: &Model, found: &ModelResults) -> Option<MissedGoal> {
-    let mut entries = model.entries.iter().zip(&found.entries);
-    let piles = |(entry, own): &(&Entry, &EntryResults)| {
-        own.throughput.mean + 2.0 * own.throughput.half_width < TAKEN * entry.arrivals
+fn growing_queue(model: &Model, results: &ModelResults) -> Option<MissedGoal> {
+    let mut entries = model.entries.iter().zip(&results.entries);
+    let has_growing_queue = |(entry, entry_results): &(&Entry, &EntryResults)| {
+        entry_results.throughput.mean + 2.0 * entry_results.throughput.half_width < TAKEN * entry.arrivals
     };
-    entries.find(piles).map(|(entry, _)| MissedGoal::QueueGrows(entry.name.clone()))
+    entries.find(has_growing_queue).map(|(entry, _)| MissedGoal::QueueGrows(entry.name.clone()))
 }
 
-fn missed(goals: &[PerformanceGoal], lines: &[ResultLine]) -> Option<MissedGoal> {
-    goals.iter().enumerate().find_map(|(place, goal)| {
+fn missed_goal(goals: &[PerformanceGoal], lines: &[ResultLine]) -> Option<MissedGoal> {
+    goals.iter().enumerate().find_map(|(index, goal)| {
         let line = goal.metric.select(lines).into_iter().find(|line| !goal.is_met_by(line.value.mean))?;
-        Some(MissedGoal::Unmet(place, line.clone()))
+        Some(MissedGoal::Unmet(index, line.clone()))
     })
 }
 

@@ -30,9 +30,9 @@ pub struct Improvement {
 }
 
 /// The largest factor by which the number of threads is increased.
-const MOST: u32 = 256;
+const MAX_FACTOR: u32 = 256;
 /// The number of tasks below the bottleneck whose demand is halved.
-const TASKS: usize = 8;
+const MAX_TASKS: usize = 8;
 
 impl ModelChange {
     /// Returns the changed model.
@@ -43,23 +43,24 @@ impl ModelChange {
                 tasks.iter().for_each(|task| model.tasks[task.0].copies = Multiplicity::Finite(*count));
             }
             Self::ExtraCore(processors) => {
-                for own in processors {
-                    if let Multiplicity::Finite(cores) = &mut model.processors[own.0].copies {
+                for processor in processors {
+                    if let Multiplicity::Finite(cores) = &mut model.processors[processor.0].copies {
                         *cores += 1;
                     }
                 }
             }
             Self::HalfDemand(tasks) => {
-                for activity in model.activities.iter_mut().filter(|own| tasks.contains(&own.task)) {
+                for activity in model.activities.iter_mut().filter(|activity| tasks.contains(&activity.task))
+                {
                     activity.demand /= 2.0;
                 }
             }
             Self::Unlimited(resources) => {
                 for resource in resources {
                     match resource {
-                        LimitedResource::Task(own) => model.tasks[own.0].copies = Multiplicity::Infinite,
-                        LimitedResource::Processor(own) => {
-                            model.processors[own.0].copies = Multiplicity::Infinite
+                        LimitedResource::Task(task) => model.tasks[task.0].copies = Multiplicity::Infinite,
+                        LimitedResource::Processor(processor) => {
+                            model.processors[processor.0].copies = Multiplicity::Infinite
                         }
                     }
                 }
@@ -77,83 +78,86 @@ impl ModelChange {
 /// number of threads.
 pub fn find_improvements(
     model: &Model,
-    own: &Bottleneck,
+    bottleneck: &Bottleneck,
     solve: &SolveFn<'_>,
 ) -> Result<Vec<Improvement>, SimulationError> {
     let mut changes = Vec::new();
-    let tasks: Vec<TaskId> = own
+    let tasks: Vec<TaskId> = bottleneck
         .resources
         .iter()
-        .filter_map(|own| if let LimitedResource::Task(task) = own { Some(*task) } else { None })
+        .filter_map(|resource| if let LimitedResource::Task(task) = resource { Some(*task) } else { None })
         .collect();
-    let mut processors: Vec<ProcessorId> = match own.kind {
+    let mut processors: Vec<ProcessorId> = match bottleneck.kind {
         BottleneckKind::Software => tasks.iter().map(|task| model.tasks[task.0].processor).collect(),
         BottleneckKind::Hardware => {
-            let one = |own: &LimitedResource| {
-                if let LimitedResource::Processor(own) = own { Some(*own) } else { None }
+            let processor_of = |resource: &LimitedResource| {
+                if let LimitedResource::Processor(processor) = resource { Some(*processor) } else { None }
             };
-            own.resources.iter().filter_map(one).collect()
+            bottleneck.resources.iter().filter_map(processor_of).collect()
         }
     };
     processors.sort();
     processors.dedup();
-    processors.retain(|own| model.processors[own.0].copies != Multiplicity::Infinite);
-    if own.kind == BottleneckKind::Software {
-        changes.extend(fewest_threads(model, own, &tasks, solve)?);
+    processors.retain(|processor| model.processors[processor.0].copies != Multiplicity::Infinite);
+    if bottleneck.kind == BottleneckKind::Software {
+        changes.extend(fewest_threads(model, bottleneck, &tasks, solve)?);
     }
     if !processors.is_empty() {
         changes.push(ModelChange::ExtraCore(processors.clone()));
     }
-    changes.extend(demand_halvings(model, own, &tasks, &processors));
-    changes.push(ModelChange::Unlimited(own.resources.clone()));
-    let mut remedies = Vec::new();
-    let mut last = None;
+    changes.extend(demand_halvings(model, bottleneck, &tasks, &processors));
+    changes.push(ModelChange::Unlimited(bottleneck.resources.clone()));
+    let mut improvements = Vec::new();
+    let mut last_error = None;
     for change in changes {
         let changed = change.apply(model);
         match solve(&changed) {
-            Ok(found) => {
-                let (whole, then) = (OverallResults::of(&changed, &found), find_bottleneck(&changed, &found));
-                let whole = whole.infinite_if_overloaded(&changed);
-                remedies.push(Improvement { change, results: whole, next_bottleneck: then });
+            Ok(results) => {
+                let (overall, next_bottleneck) =
+                    (OverallResults::of(&changed, &results), find_bottleneck(&changed, &results));
+                let bounded = overall.infinite_if_overloaded(&changed);
+                improvements.push(Improvement { change, results: bounded, next_bottleneck });
             }
-            Err(stuck) => last = Some(stuck),
+            Err(error) => last_error = Some(error),
         }
     }
-    if let (true, Some(stuck)) = (remedies.is_empty(), last) {
-        return Err(stuck);
+    if let (true, Some(error)) = (improvements.is_empty(), last_error) {
+        return Err(error);
     }
-    remedies.sort_by(|one, other| one.results.response.total_cmp(&other.results.response));
-    Ok(remedies)
+    improvements.sort_by(|left, right| left.results.response.total_cmp(&right.results.response));
+    Ok(improvements)
 }
 
 /// Returns the tasks whose demand may be halved: the bottleneck's, each one below it, or each one on the
 /// processor.
 fn demand_halvings(
     model: &Model,
-    own: &Bottleneck,
+    bottleneck: &Bottleneck,
     tasks: &[TaskId],
     processors: &[ProcessorId],
 ) -> Vec<ModelChange> {
     let demand = |task: TaskId| -> f64 {
-        model.activities.iter().filter(|own| own.task == task).map(|own| own.demand).sum()
+        model.activities.iter().filter(|activity| activity.task == task).map(|activity| activity.demand).sum()
     };
-    let mut others: Vec<TaskId> = match own.kind {
+    let mut others: Vec<TaskId> = match bottleneck.kind {
         BottleneckKind::Software => {
-            let below = tasks.iter().flat_map(|task| resources_below(model, *task));
-            below
-                .filter_map(|own| if let LimitedResource::Task(task) = own { Some(task) } else { None })
+            let resources = tasks.iter().flat_map(|task| resources_below(model, *task));
+            resources
+                .filter_map(
+                    |resource| if let LimitedResource::Task(task) = resource { Some(task) } else { None },
+                )
                 .collect()
         }
         BottleneckKind::Hardware => {
-            let on = |task: &TaskId| processors.contains(&model.tasks[task.0].processor);
-            (0..model.tasks.len()).map(TaskId).filter(on).collect()
+            let runs_there = |task: &TaskId| processors.contains(&model.tasks[task.0].processor);
+            (0..model.tasks.len()).map(TaskId).filter(runs_there).collect()
         }
     };
     others.sort();
     others.dedup();
     others.retain(|task| !tasks.contains(task) && demand(*task) > 0.0);
-    others.sort_by(|one, other| demand(*other).total_cmp(&demand(*one)));
-    others.truncate(TASKS);
+    others.sort_by(|left, right| demand(*right).total_cmp(&demand(*left)));
+    others.truncate(MAX_TASKS);
     let mut changes: Vec<ModelChange> =
         others.into_iter().map(|task| ModelChange::HalfDemand(vec![task])).collect();
     if tasks.iter().any(|task| demand(*task) > 0.0) {
@@ -166,35 +170,37 @@ fn demand_halvings(
 /// none up to `MOST` times as many.
 fn fewest_threads(
     model: &Model,
-    own: &Bottleneck,
+    bottleneck: &Bottleneck,
     tasks: &[TaskId],
     solve: &SolveFn<'_>,
 ) -> Result<Option<ModelChange>, SimulationError> {
-    let most = tasks.iter().map(|task| match model.tasks[task.0].copies {
+    let thread_counts = tasks.iter().map(|task| match model.tasks[task.0].copies {
         Multiplicity::Finite(count) => count,
         Multiplicity::Infinite => 1,
     });
-    let Some(now) = most.max() else { return Ok(None) };
-    let moves = |count: u32| -> Result<bool, SimulationError> {
+    let Some(current) = thread_counts.max() else { return Ok(None) };
+    let moves_bottleneck = |count: u32| -> Result<bool, SimulationError> {
         let changed = ModelChange::Threads(tasks.to_vec(), count).apply(model);
-        let found = solve(&changed)?;
-        let then = find_bottleneck(&changed, &found);
-        Ok(then.is_none_or(|then| then.resources.iter().all(|resource| !own.resources.contains(resource))))
+        let results = solve(&changed)?;
+        let next_bottleneck = find_bottleneck(&changed, &results);
+        Ok(next_bottleneck.is_none_or(|next| {
+            next.resources.iter().all(|resource| !bottleneck.resources.contains(resource))
+        }))
     };
-    let (mut too_few, mut enough) = (now, now);
+    let (mut too_few, mut enough) = (current, current);
     loop {
-        if enough / MOST >= now {
+        if enough / MAX_FACTOR >= current {
             return Ok(None);
         }
         enough = enough.saturating_mul(2);
-        if moves(enough)? {
+        if moves_bottleneck(enough)? {
             break;
         }
         too_few = enough;
     }
     while enough - too_few > 1 {
         let middle = too_few + (enough - too_few) / 2;
-        if moves(middle)? { enough = middle } else { too_few = middle }
+        if moves_bottleneck(middle)? { enough = middle } else { too_few = middle }
     }
     Ok(Some(ModelChange::Threads(tasks.to_vec(), enough)))
 }

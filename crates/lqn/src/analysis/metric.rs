@@ -38,10 +38,12 @@ impl MetricSelector {
     /// Returns the list of metrics.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let (name, word) = text.rsplit_once('.').map_or((None, text), |(name, word)| (Some(name), word));
-        let word = if word == "utilisation" { "utilization" } else { word };
-        let metric = METRICS.into_iter().find(|metric| *metric == word);
-        let metric = metric.ok_or_else(|| format!("no metric `{word}`; there are {}", METRICS.join(", ")))?;
+        let (name, metric_name) =
+            text.rsplit_once('.').map_or((None, text), |(name, metric_name)| (Some(name), metric_name));
+        let metric_name = if metric_name == "utilisation" { "utilization" } else { metric_name };
+        let metric = METRICS.into_iter().find(|metric| *metric == metric_name);
+        let metric =
+            metric.ok_or_else(|| format!("no metric `{metric_name}`; there are {}", METRICS.join(", ")))?;
         Ok(Self { name: name.map(str::to_owned), metric })
     }
 
@@ -53,19 +55,19 @@ impl MetricSelector {
     /// Selects its lines. Throughput without a name is that of clients and of requests from outside. Phases
     /// and activities are selected only by name, and only if nothing else has that name.
     pub fn select<'l>(&self, lines: &'l [ResultLine]) -> Vec<&'l ResultLine> {
-        let asks = |line: &ResultLine| {
-            let same = |other: &ResultLine| other.kind == line.kind && other.name == line.name;
-            lines.iter().any(|other| other.metric == "response" && same(other))
+        let has_response = |line: &ResultLine| {
+            let is_same_subject = |other: &ResultLine| other.kind == line.kind && other.name == line.name;
+            lines.iter().any(|other| other.metric == "response" && is_same_subject(other))
         };
-        let own = |line: &&ResultLine| match &self.name {
+        let is_selected = |line: &&ResultLine| match &self.name {
             Some(name) => line.name == *name,
-            None => line.kind != ACTIVITY && (self.metric != "throughput" || asks(line)),
+            None => line.kind != ACTIVITY && (self.metric != "throughput" || has_response(line)),
         };
-        let mut found: Vec<&ResultLine> =
-            lines.iter().filter(|line| line.metric == self.metric).filter(own).collect();
-        if found.iter().any(|line| line.kind != ACTIVITY) {
-            found.retain(|line| line.kind != ACTIVITY);
+        let mut selected: Vec<&ResultLine> =
+            lines.iter().filter(|line| line.metric == self.metric).filter(is_selected).collect();
+        if selected.iter().any(|line| line.kind != ACTIVITY) {
+            selected.retain(|line| line.kind != ACTIVITY);
         }
-        found
+        selected
     }
 }

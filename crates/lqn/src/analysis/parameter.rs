@@ -78,76 +78,79 @@ impl ModelParameter {
     /// # Errors
     /// Returns the missing part and the possible names.
     pub fn find(model: &Model, name: &str) -> Result<Self, String> {
-        let Some((whose, word)) = name.rsplit_once('.') else {
+        let Some((subject, word)) = name.rsplit_once('.') else {
             return Err(format!("`{name}` is no number of the model: expected {}", name_forms()));
         };
-        let none = |kind: &str, names: Vec<String>| unknown_name(kind, whose, names);
-        let task = || model.tasks.iter().position(|own| own.name == whose).map(TaskId);
-        let tasks = || model.tasks.iter().map(|own| own.name.clone()).collect();
-        let processor = || model.processors.iter().position(|own| own.name == whose).map(ProcessorId);
-        let processors = || model.processors.iter().map(|own| own.name.clone()).collect();
-        let entry = || model.entries.iter().position(|own| own.name == whose).map(EntryId);
-        let entries = || model.entries.iter().map(|own| own.name.clone()).collect();
+        let not_found = |kind: &str, names: Vec<String>| unknown_name(kind, subject, names);
+        let task = || model.tasks.iter().position(|task| task.name == subject).map(TaskId);
+        let tasks = || model.tasks.iter().map(|task| task.name.clone()).collect();
+        let processor =
+            || model.processors.iter().position(|processor| processor.name == subject).map(ProcessorId);
+        let processors = || model.processors.iter().map(|processor| processor.name.clone()).collect();
+        let entry = || model.entries.iter().position(|entry| entry.name == subject).map(EntryId);
+        let entries = || model.entries.iter().map(|entry| entry.name.clone()).collect();
         match word {
-            "threads" => task().map(Self::Threads).ok_or_else(|| none("task", tasks())),
+            "threads" => task().map(Self::Threads).ok_or_else(|| not_found("task", tasks())),
             "think" => {
-                let found = task().ok_or_else(|| none("task", tasks()))?;
-                let client = model.tasks[found.0].is_client();
-                if client {
-                    Ok(Self::ThinkTime(found))
+                let task_id = task().ok_or_else(|| not_found("task", tasks()))?;
+                let is_client = model.tasks[task_id.0].is_client();
+                if is_client {
+                    Ok(Self::ThinkTime(task_id))
                 } else {
-                    Err(format!("`{whose}` is no reference task: it does not think"))
+                    Err(format!("`{subject}` is no reference task: it does not think"))
                 }
             }
-            "cores" => processor().map(Self::Cores).ok_or_else(|| none("processor", processors())),
-            "speed" => processor().map(Self::Speed).ok_or_else(|| none("processor", processors())),
-            "arrivals" => entry().map(Self::Arrivals).ok_or_else(|| none("entry", entries())),
+            "cores" => processor().map(Self::Cores).ok_or_else(|| not_found("processor", processors())),
+            "speed" => processor().map(Self::Speed).ok_or_else(|| not_found("processor", processors())),
+            "arrivals" => entry().map(Self::Arrivals).ok_or_else(|| not_found("entry", entries())),
             "demand" | "variation" => {
-                let first = entry().and_then(|id| match &model.entries[id.0].body {
+                let first_phase = entry().and_then(|id| match &model.entries[id.0].body {
                     EntryBody::Phases(phases) => phases.first().copied(),
                     EntryBody::Graph(_) => None,
                 });
-                let activity = || model.activities.iter().position(|own| own.name == whose).map(ActivityId);
-                let found = first.or_else(|| phase(model, whose)).or_else(activity);
-                let found = found.ok_or_else(|| none("entry with phases, or activity,", entries()))?;
-                Ok(if word == "demand" { Self::Demand(found) } else { Self::Variation(found) })
+                let activity =
+                    || model.activities.iter().position(|activity| activity.name == subject).map(ActivityId);
+                let candidate = first_phase.or_else(|| phase(model, subject)).or_else(activity);
+                let activity_id =
+                    candidate.ok_or_else(|| not_found("entry with phases, or activity,", entries()))?;
+                Ok(if word == "demand" { Self::Demand(activity_id) } else { Self::Variation(activity_id) })
             }
-            "probability" => branches::probability(model, whose),
-            "turns" => branches::loop_count(model, whose),
+            "probability" => branches::probability(model, subject),
+            "turns" => branches::loop_count(model, subject),
             "priority" => {
-                let found = task().map(Self::Priority).or_else(|| entry().map(Self::EntryPriority));
-                found.ok_or_else(|| none("task or entry", tasks()))
+                let parameter = task().map(Self::Priority).or_else(|| entry().map(Self::EntryPriority));
+                parameter.ok_or_else(|| not_found("task or entry", tasks()))
             }
-            "calls" => call(model, whose, false).map(|(from, place)| Self::CallCount(from, place)),
-            "timeout" => call(model, whose, true).map(|(from, place)| Self::Timeout(from, place)),
+            "calls" => call(model, subject, false).map(|(from, index)| Self::CallCount(from, index)),
+            "timeout" => call(model, subject, true).map(|(from, index)| Self::Timeout(from, index)),
             "age" => {
-                let found = routed(model).find(|(_, own)| is_named(model, own, whose));
-                let names = || routed(model).map(|(_, own)| own.name.clone()).collect();
-                let (id, own) = found.ok_or_else(|| none("entry with a policy", names()))?;
-                let looks = own.routing.is_some_and(|routing| routing.policy.uses_loads());
-                let why = || format!("`{whose}` looks at no loads, which could have an age");
-                if looks { Ok(Self::LoadAge(id)) } else { Err(why()) }
+                let routed_entry = routed(model).find(|(_, entry)| is_named(model, entry, subject));
+                let names = || routed(model).map(|(_, entry)| entry.name.clone()).collect();
+                let (id, entry) = routed_entry.ok_or_else(|| not_found("entry with a policy", names()))?;
+                let uses_loads = entry.routing.is_some_and(|routing| routing.policy.uses_loads());
+                let error = || format!("`{subject}` looks at no loads, which could have an age");
+                if uses_loads { Ok(Self::LoadAge(id)) } else { Err(error()) }
             }
             "weight" => {
-                let all = || routed(model).filter(|(_, own)| own.forwards.len() > 1);
-                let found = all().find_map(|(id, own)| {
-                    let (from, to) = whose.rsplit_once('.')?;
-                    let to = |(entry, _): &(EntryId, f64)| model.entries[entry.0].name == to;
-                    let place = own.forwards.iter().position(to)?;
-                    is_named(model, own, from).then_some(Self::Weight(id, place))
+                let splitting_entries = || routed(model).filter(|(_, entry)| entry.forwards.len() > 1);
+                let weight = splitting_entries().find_map(|(id, entry)| {
+                    let (from, to) = subject.rsplit_once('.')?;
+                    let is_target = |(entry, _): &(EntryId, f64)| model.entries[entry.0].name == to;
+                    let index = entry.forwards.iter().position(is_target)?;
+                    is_named(model, entry, from).then_some(Self::Weight(id, index))
                 });
-                let names = all().flat_map(|(_, own)| {
+                let names = splitting_entries().flat_map(|(_, entry)| {
                     let name =
-                        |(to, _): &(EntryId, f64)| format!("{}.{}", own.name, model.entries[to.0].name);
-                    own.forwards.iter().map(name)
+                        |(to, _): &(EntryId, f64)| format!("{}.{}", entry.name, model.entries[to.0].name);
+                    entry.forwards.iter().map(name)
                 });
-                found.ok_or_else(|| none("FROM.TO of an entry with a policy", names.collect()))
+                weight.ok_or_else(|| not_found("FROM.TO of an entry with a policy", names.collect()))
             }
             "queue" => {
-                let found = task().ok_or_else(|| none("task", tasks()))?;
-                let client = model.tasks[found.0].is_client();
-                let why = || format!("`{whose}` is a reference task: nothing waits for it");
-                if client { Err(why()) } else { Ok(Self::QueueLimit(found)) }
+                let task_id = task().ok_or_else(|| not_found("task", tasks()))?;
+                let is_client = model.tasks[task_id.0].is_client();
+                let error = || format!("`{subject}` is a reference task: nothing waits for it");
+                if is_client { Err(error()) } else { Ok(Self::QueueLimit(task_id)) }
             }
             _ => Err(format!("`{name}` is no number of the model: expected {}", name_forms())),
         }
@@ -160,32 +163,34 @@ impl ModelParameter {
             Multiplicity::Infinite => f64::INFINITY,
         };
         match self {
-            Self::Threads(TaskId(own)) => count(model.tasks[own].copies),
-            Self::ThinkTime(TaskId(own)) => match model.tasks[own].role {
+            Self::Threads(TaskId(task)) => count(model.tasks[task].copies),
+            Self::ThinkTime(TaskId(task)) => match model.tasks[task].role {
                 TaskRole::Client { think } => think,
                 TaskRole::Server { .. } => 0.0,
             },
-            Self::Cores(ProcessorId(own)) => count(model.processors[own].copies),
-            Self::Speed(ProcessorId(own)) => model.processors[own].speed,
-            Self::Demand(ActivityId(own)) => model.activities[own].demand,
-            Self::Arrivals(EntryId(own)) => model.entries[own].arrivals,
-            Self::CallCount(ActivityId(own), place) => model.activities[own].calls[place].count,
-            Self::Timeout(ActivityId(own), place) => {
-                model.activities[own].calls[place].retry_policy.map_or(f64::INFINITY, |own| own.timeout)
+            Self::Cores(ProcessorId(processor)) => count(model.processors[processor].copies),
+            Self::Speed(ProcessorId(processor)) => model.processors[processor].speed,
+            Self::Demand(ActivityId(activity)) => model.activities[activity].demand,
+            Self::Arrivals(EntryId(entry)) => model.entries[entry].arrivals,
+            Self::CallCount(ActivityId(activity), index) => model.activities[activity].calls[index].count,
+            Self::Timeout(ActivityId(activity), index) => model.activities[activity].calls[index]
+                .retry_policy
+                .map_or(f64::INFINITY, |policy| policy.timeout),
+            Self::LoadAge(EntryId(entry)) => {
+                model.entries[entry].routing.map_or(0.0, |routing| routing.max_age)
             }
-            Self::LoadAge(EntryId(own)) => model.entries[own].routing.map_or(0.0, |own| own.max_age),
-            Self::Weight(EntryId(own), place) => {
-                let (part, others) = target_weights(&model.entries[own], place);
-                part / others
+            Self::Weight(EntryId(entry), index) => {
+                let (weight, others_mean) = target_weights(&model.entries[entry], index);
+                weight / others_mean
             }
-            Self::QueueLimit(TaskId(own)) => model.tasks[own].queue_limit.map_or(f64::INFINITY, f64::from),
-            Self::Variation(ActivityId(own)) => model.activities[own].variation,
-            Self::ForwardProbability(EntryId(own), place) => model.entries[own].forwards[place].1,
-            Self::BranchProbability(own, place) | Self::LoopCount(own, place) => {
-                branches::branch_value(model, own, place)
+            Self::QueueLimit(TaskId(task)) => model.tasks[task].queue_limit.map_or(f64::INFINITY, f64::from),
+            Self::Variation(ActivityId(activity)) => model.activities[activity].variation,
+            Self::ForwardProbability(EntryId(entry), index) => model.entries[entry].forwards[index].1,
+            Self::BranchProbability(activity, index) | Self::LoopCount(activity, index) => {
+                branches::branch_value(model, activity, index)
             }
-            Self::Priority(TaskId(own)) => f64::from(model.tasks[own].priority),
-            Self::EntryPriority(EntryId(own)) => f64::from(model.entries[own].priority),
+            Self::Priority(TaskId(task)) => f64::from(model.tasks[task].priority),
+            Self::EntryPriority(EntryId(entry)) => f64::from(model.entries[entry].priority),
         }
     }
 
@@ -207,117 +212,117 @@ impl ModelParameter {
     /// Returns an error if the value is invalid.
     pub fn set(self, model: &mut Model, value: f64) -> Result<(), String> {
         let count = || {
-            let whole = value.fract() == 0.0 && (1.0..=1e6).contains(&value);
-            if whole {
+            let is_whole = value.fract() == 0.0 && (1.0..=1e6).contains(&value);
+            if is_whole {
                 Ok(Multiplicity::Finite(value as u32))
             } else {
                 Err(format!("there cannot be {value} of it: a whole number from 1 to 1000000"))
             }
         };
-        let ranks = matches!(self, Self::Priority(_) | Self::EntryPriority(_));
-        if !value.is_finite() || value < 0.0 && !ranks {
+        let is_priority = matches!(self, Self::Priority(_) | Self::EntryPriority(_));
+        if !value.is_finite() || value < 0.0 && !is_priority {
             return Err(format!("it cannot be {value}: a number from 0 on"));
         }
-        let rank = || {
-            let whole = value.fract() == 0.0 && value.abs() <= 1e6;
-            let why = || format!("it cannot be {value}: a whole number from -1000000 to 1000000");
-            if whole { Ok(value as i32) } else { Err(why()) }
+        let priority = || {
+            let is_whole = value.fract() == 0.0 && value.abs() <= 1e6;
+            let error = || format!("it cannot be {value}: a whole number from -1000000 to 1000000");
+            if is_whole { Ok(value as i32) } else { Err(error()) }
         };
         match self {
-            Self::Threads(TaskId(own)) => model.tasks[own].copies = count()?,
-            Self::Cores(ProcessorId(own)) => model.processors[own].copies = count()?,
-            Self::ThinkTime(TaskId(own)) => model.tasks[own].role = TaskRole::Client { think: value },
-            Self::Speed(ProcessorId(own)) if value > 0.0 => model.processors[own].speed = value,
+            Self::Threads(TaskId(task)) => model.tasks[task].copies = count()?,
+            Self::Cores(ProcessorId(processor)) => model.processors[processor].copies = count()?,
+            Self::ThinkTime(TaskId(task)) => model.tasks[task].role = TaskRole::Client { think: value },
+            Self::Speed(ProcessorId(processor)) if value > 0.0 => model.processors[processor].speed = value,
             Self::Speed(_) => return Err("a speed is above 0".to_owned()),
-            Self::Demand(ActivityId(own)) => model.activities[own].demand = value,
-            Self::Arrivals(EntryId(own)) => {
-                let task = model.entries[own].task;
+            Self::Demand(ActivityId(activity)) => model.activities[activity].demand = value,
+            Self::Arrivals(EntryId(entry)) => {
+                let task = model.entries[entry].task;
                 if model.tasks[task.0].is_client() {
                     return Err("clients take no requests from outside".to_owned());
                 }
-                model.entries[own].arrivals = value;
+                model.entries[entry].arrivals = value;
             }
-            Self::CallCount(ActivityId(own), place) => {
-                let own = &mut model.activities[own];
-                if own.order != CallOrder::Stochastic && value.fract() != 0.0 || value > 1e6 {
-                    let what = "at most 1000000, and a whole number where it is exactly so many";
-                    return Err(format!("there cannot be {value} calls: {what}"));
+            Self::CallCount(ActivityId(activity_index), index) => {
+                let activity = &mut model.activities[activity_index];
+                if activity.order != CallOrder::Stochastic && value.fract() != 0.0 || value > 1e6 {
+                    let expected = "at most 1000000, and a whole number where it is exactly so many";
+                    return Err(format!("there cannot be {value} calls: {expected}"));
                 }
-                own.calls[place].count = value;
+                activity.calls[index].count = value;
             }
-            Self::Timeout(ActivityId(own), place) if value > 0.0 => {
-                let call = &mut model.activities[own].calls[place];
+            Self::Timeout(ActivityId(activity), index) if value > 0.0 => {
+                let call = &mut model.activities[activity].calls[index];
                 call.retry_policy.get_or_insert(RetryPolicy::UNLIMITED).timeout = value;
             }
             Self::Timeout(..) => return Err("a timeout is a time above 0".to_owned()),
-            Self::LoadAge(EntryId(own)) => {
-                model.entries[own].routing.iter_mut().for_each(|own| own.max_age = value);
+            Self::LoadAge(EntryId(entry)) => {
+                model.entries[entry].routing.iter_mut().for_each(|routing| routing.max_age = value);
             }
-            Self::Weight(EntryId(own), place) if (1e-6..=1e6).contains(&value) => {
-                set_target_weight(&mut model.entries[own], place, value);
+            Self::Weight(EntryId(entry), index) if (1e-6..=1e6).contains(&value) => {
+                set_target_weight(&mut model.entries[entry], index, value);
             }
             Self::Weight(..) => return Err("a weight is a number from 0.000001 to 1000000".to_owned()),
-            Self::QueueLimit(TaskId(own)) => {
-                let own = &mut model.tasks[own];
-                if own.copies == Multiplicity::Infinite {
+            Self::QueueLimit(TaskId(task_index)) => {
+                let task = &mut model.tasks[task_index];
+                if task.copies == Multiplicity::Infinite {
                     return Err("it has as many threads as are needed: nothing waits for one".to_owned());
                 }
                 if value.fract() != 0.0 || value > 1e6 {
                     return Err(format!("there cannot wait {value}: a whole number from 0 to 1000000"));
                 }
-                own.queue_limit = Some(value as u32);
+                task.queue_limit = Some(value as u32);
             }
-            Self::Variation(ActivityId(own)) => model.activities[own].variation = value,
-            Self::ForwardProbability(EntryId(own), place) => {
-                branches::set_forward(&mut model.entries[own], place, value)?
+            Self::Variation(ActivityId(activity)) => model.activities[activity].variation = value,
+            Self::ForwardProbability(EntryId(entry), index) => {
+                branches::set_forward(&mut model.entries[entry], index, value)?
             }
-            Self::BranchProbability(own, place) => branches::set_branch(model, own, place, value)?,
-            Self::LoopCount(own, place) => branches::set_loop_count(model, own, place, value)?,
-            Self::Priority(TaskId(own)) => model.tasks[own].priority = rank()?,
-            Self::EntryPriority(EntryId(own)) => model.entries[own].priority = rank()?,
+            Self::BranchProbability(activity, index) => branches::set_branch(model, activity, index, value)?,
+            Self::LoopCount(activity, index) => branches::set_loop_count(model, activity, index, value)?,
+            Self::Priority(TaskId(task)) => model.tasks[task].priority = priority()?,
+            Self::EntryPriority(EntryId(entry)) => model.entries[entry].priority = priority()?,
         }
         Ok(())
     }
 }
 
 /// Formats the error for an unknown name, with the known ones.
-fn unknown_name(kind: &str, whose: &str, mut known: Vec<String>) -> String {
-    known.truncate(20);
-    format!("no {kind} `{whose}`; there are {}", known.join(", "))
+fn unknown_name(kind: &str, name: &str, mut known_names: Vec<String>) -> String {
+    known_names.truncate(20);
+    format!("no {kind} `{name}`; there are {}", known_names.join(", "))
 }
 
 /// Returns the entries that forward by a policy.
 fn routed(model: &Model) -> impl Iterator<Item = (EntryId, &Entry)> {
-    let all = model.entries.iter().enumerate().map(|(place, own)| (EntryId(place), own));
-    all.filter(|(_, own)| own.routing.is_some())
+    let entries = model.entries.iter().enumerate().map(|(index, entry)| (EntryId(index), entry));
+    entries.filter(|(_, entry)| entry.routing.is_some())
 }
 
 /// Returns `true` if an entry has this name, or is a part of it that a reader generated.
 fn is_named(model: &Model, entry: &Entry, name: &str) -> bool {
     entry.name == name
-        || model.generated_names.get(&entry.name).is_some_and(|called| *called == format!("`{name}`"))
+        || model.generated_names.get(&entry.name).is_some_and(|given_name| *given_name == format!("`{name}`"))
 }
 
 /// Returns the weight of one target, and the mean weight of the others.
-fn target_weights(entry: &Entry, place: usize) -> (f64, f64) {
-    let all: f64 = entry.forwards.iter().map(|(_, part)| part).sum();
-    let own = entry.forwards[place].1;
-    (own, (all - own) / (entry.forwards.len() - 1) as f64)
+fn target_weights(entry: &Entry, index: usize) -> (f64, f64) {
+    let total: f64 = entry.forwards.iter().map(|(_, weight)| weight).sum();
+    let weight = entry.forwards[index].1;
+    (weight, (total - weight) / (entry.forwards.len() - 1) as f64)
 }
 
 /// Sets the weight of one target to `times` the mean of the others, whose ratios and whose common sum with it
 /// are unchanged.
-fn set_target_weight(entry: &mut Entry, place: usize, times: f64) {
+fn set_target_weight(entry: &mut Entry, index: usize, factor: f64) {
     let others = (entry.forwards.len() - 1) as f64;
-    let (old, mean) = target_weights(entry, place);
-    let all = old + others * mean;
-    for (other, (_, part)) in entry.forwards.iter_mut().enumerate() {
-        if other == place {
-            *part = all * times / (times + others);
+    let (previous, mean) = target_weights(entry, index);
+    let total = previous + others * mean;
+    for (target, (_, weight)) in entry.forwards.iter_mut().enumerate() {
+        if target == index {
+            *weight = total * factor / (factor + others);
         } else if mean > 0.0 {
-            *part *= all / (times + others) / mean;
+            *weight *= total / (factor + others) / mean;
         } else {
-            *part = all / (times + others);
+            *weight = total / (factor + others);
         }
     }
 }
@@ -326,7 +331,7 @@ fn set_target_weight(entry: &mut Entry, place: usize, times: f64) {
 fn phase(model: &Model, name: &str) -> Option<ActivityId> {
     let (entry, number) = name.rsplit_once('.')?;
     let number: usize = number.parse().ok()?;
-    match &model.entries.iter().find(|own| own.name == entry)?.body {
+    match &model.entries.iter().find(|candidate| candidate.name == entry)?.body {
         EntryBody::Phases(phases) => phases.get(number.checked_sub(1)?).copied(),
         EntryBody::Graph(_) => None,
     }
@@ -339,31 +344,34 @@ fn phase(model: &Model, name: &str) -> Option<ActivityId> {
 /// Returns an error if there is none, or more than one.
 fn call(model: &Model, name: &str, waits: bool) -> Result<(ActivityId, usize), String> {
     // The names of each call, the shortest unambiguous form first.
-    let mut all: Vec<(Vec<String>, (ActivityId, usize))> = Vec::new();
+    let mut calls: Vec<(Vec<String>, (ActivityId, usize))> = Vec::new();
     let mut phases = vec![None; model.activities.len()];
     for entry in &model.entries {
-        if let EntryBody::Phases(own) = &entry.body {
-            own.iter().enumerate().for_each(|(number, own)| phases[own.0] = Some((entry, number + 1)));
+        if let EntryBody::Phases(phase_ids) = &entry.body {
+            phase_ids
+                .iter()
+                .enumerate()
+                .for_each(|(number, phase)| phases[phase.0] = Some((entry, number + 1)));
         }
     }
-    for (place, own) in model.activities.iter().enumerate() {
-        for (number, call) in own.calls.iter().enumerate().filter(|(_, call)| call.waits || !waits) {
+    for (index, activity) in model.activities.iter().enumerate() {
+        for (number, call) in activity.calls.iter().enumerate().filter(|(_, call)| call.waits || !waits) {
             let to = &model.entries[call.entry.0].name;
-            let names = match phases[place] {
+            let names = match phases[index] {
                 Some((entry, number)) => {
                     let from = &entry.name;
                     vec![format!("{from}.{to}"), format!("{from}.{number}.{to}"), from.clone()]
                 }
-                None => vec![format!("{}.{to}", own.name), own.name.clone()],
+                None => vec![format!("{}.{to}", activity.name), activity.name.clone()],
             };
-            all.push((names, (ActivityId(place), number)));
+            calls.push((names, (ActivityId(index), number)));
         }
     }
-    let mut found = all.iter().filter(|(names, _)| names.iter().any(|own| own == name));
-    match (found.next(), found.next()) {
+    let mut matching = calls.iter().filter(|(names, _)| names.iter().any(|alias| alias == name));
+    match (matching.next(), matching.next()) {
         (Some((_, call)), None) => Ok(*call),
         (None, _) => {
-            let names = all.iter().filter_map(|(names, _)| names.first().cloned());
+            let names = calls.iter().filter_map(|(names, _)| names.first().cloned());
             Err(unknown_name("call FROM.TO", name, names.collect()))
         }
         (Some(_), Some(_)) => Err(format!(
@@ -375,8 +383,8 @@ fn call(model: &Model, name: &str, waits: bool) -> Result<(ActivityId, usize), S
 /// Lists the forms of names: `NAME.threads, NAME.think …`.
 fn name_forms() -> String {
     SUFFIXES
-        .map(|(word, what)| {
-            format!("{}.{word}", if what.starts_with("of FROM.TO") { "FROM.TO" } else { "NAME" })
+        .map(|(word, description)| {
+            format!("{}.{word}", if description.starts_with("of FROM.TO") { "FROM.TO" } else { "NAME" })
         })
         .join(", ")
 }

@@ -39,10 +39,10 @@ pub fn parse_values(text: &str) -> Result<Vec<f64>, String> {
     let number = |text: &str| {
         text.trim().parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(|| EXPECTED.to_owned())
     };
-    let mut all = Vec::new();
-    for part in text.split(',') {
-        let Some((from, rest)) = part.split_once("..") else {
-            all.push(number(part)?);
+    let mut values = Vec::new();
+    for item in text.split(',') {
+        let Some((from, rest)) = item.split_once("..") else {
+            values.push(number(item)?);
             continue;
         };
         let from = number(from)?;
@@ -51,27 +51,27 @@ pub fn parse_values(text: &str) -> Result<Vec<f64>, String> {
             let (to, factor) = (number(to)?, number(factor)?);
             if !(factor > 1.0 && from > 0.0 && from <= to) {
                 return Err(format!(
-                    "`{part}` leads nowhere: a factor above 1, from a number above 0 to a greater one"
+                    "`{item}` leads nowhere: a factor above 1, from a number above 0 to a greater one"
                 ));
             }
             let steps = ((to / from).ln() / factor.ln() + 1e-9).floor() as usize;
             check_count(steps)?;
-            all.extend((0..=steps).map(|step| from * factor.powi(step as i32)));
+            values.extend((0..=steps).map(|step| from * factor.powi(step as i32)));
         } else {
             let (to, step) = rest.split_once(':').map_or((rest, "1"), |(to, step)| (to, step));
             let (to, step) = (number(to)?, number(step)?);
             let steps = ((to - from) / step + 1e-9).floor();
             if !(step != 0.0 && steps >= 0.0) {
                 return Err(format!(
-                    "`{part}` leads nowhere: its steps have to lead from the first number to the second"
+                    "`{item}` leads nowhere: its steps have to lead from the first number to the second"
                 ));
             }
             check_count(steps as usize)?;
-            all.extend((0..=steps as usize).map(|turn| rounded(from + step * turn as f64)));
+            values.extend((0..=steps as usize).map(|step_index| rounded(from + step * step_index as f64)));
         }
-        check_count(all.len())?;
+        check_count(values.len())?;
     }
-    Ok(all)
+    Ok(values)
 }
 
 fn check_count(count: usize) -> Result<(), String> {
@@ -112,7 +112,7 @@ mod tests {
         let axis = |name: &str, values: &[f64]| SweepAxis { name: name.to_owned(), values: values.to_vec() };
         let points = sweep_points(&[axis("a", &[1.0, 2.0]), axis("b", &[5.0, 6.0])]).unwrap();
         assert_eq!(points, [[1.0, 5.0], [1.0, 6.0], [2.0, 5.0], [2.0, 6.0]]);
-        let many = axis("c", &vec![0.0; 1000]);
-        assert_eq!(sweep_points(&[many.clone(), many]), None);
+        let long_axis = axis("c", &vec![0.0; 1000]);
+        assert_eq!(sweep_points(&[long_axis.clone(), long_axis]), None);
     }
 }

@@ -6,15 +6,15 @@
 //! 95th percentile, the error of response times is 7 % with one simulated point, more than without any, and
 //! below 4 % with five.
 
-use super::{HALF, combine_pairwise};
+use super::{NORMAL_QUANTILE, combine_pairwise};
 use crate::analysis::OverallResults;
 use crate::model::{Multiplicity, TaskRole};
 use crate::{Estimate, Model, ModelResults};
 
 /// The typical relative error of the solver at a point between simulated ones, after correction.
-const ANCHORED: f64 = 0.02;
+const ANCHOR_ERROR: f64 = 0.02;
 /// The number of simulated points.
-const ANCHORS: usize = 5;
+const MAX_ANCHORS: usize = 5;
 
 /// The position of a point along the axis of a sweep by which results are corrected.
 pub type AxisPosition = usize;
@@ -24,37 +24,41 @@ pub type AxisPosition = usize;
 /// equal weights.
 pub fn anchors(solved: &[(&Model, &ModelResults)]) -> Vec<usize> {
     let last = solved.len().saturating_sub(1);
-    if solved.len() <= ANCHORS {
+    if solved.len() <= MAX_ANCHORS {
         return (0..solved.len()).collect();
     }
-    let time = |(model, own): (&Model, &ModelResults)| {
-        OverallResults::of(model, own).response.max(f64::MIN_POSITIVE).ln()
+    let log_response = |(model, results): (&Model, &ModelResults)| {
+        OverallResults::of(model, results).response.max(f64::MIN_POSITIVE).ln()
     };
-    let mut climbed = vec![0.0];
+    let mut distances = vec![0.0];
     for pair in solved.windows(2) {
-        let step = (time(pair[1]) - time(pair[0])).abs();
-        climbed.push(climbed[climbed.len() - 1] + if step.is_finite() { step } else { 0.0 });
+        let step = (log_response(pair[1]) - log_response(pair[0])).abs();
+        distances.push(distances[distances.len() - 1] + if step.is_finite() { step } else { 0.0 });
     }
-    let all = climbed[last];
-    let part = |place: usize| {
-        let even = place as f64 / last as f64;
-        if all > 0.0 { 0.5 * even + 0.5 * climbed[place] / all } else { even }
+    let total_distance = distances[last];
+    let fraction = |index: usize| {
+        let even_fraction = index as f64 / last as f64;
+        if total_distance > 0.0 {
+            0.5 * even_fraction + 0.5 * distances[index] / total_distance
+        } else {
+            even_fraction
+        }
     };
-    let wanted = (0..ANCHORS).map(|number| number as f64 / (ANCHORS - 1) as f64);
-    let near = |wanted: f64| {
-        let off = |place: &usize| (part(*place) - wanted).abs();
-        (0..=last).min_by(|one, other| off(one).total_cmp(&off(other)))
+    let targets = (0..MAX_ANCHORS).map(|number| number as f64 / (MAX_ANCHORS - 1) as f64);
+    let nearest = |target: f64| {
+        let distance = |index: &usize| (fraction(*index) - target).abs();
+        (0..=last).min_by(|left, right| distance(left).total_cmp(&distance(right)))
     };
-    let mut places: Vec<usize> = wanted.filter_map(near).collect();
-    places.dedup();
-    places
+    let mut positions: Vec<usize> = targets.filter_map(nearest).collect();
+    positions.dedup();
+    positions
 }
 
 /// The largest relative error of interpolation at the midpoint with which the points on both sides are
 /// interpolated. Their error is about a quarter of it.
-const STRAIGHT: f64 = 0.004;
+const MAX_CURVATURE: f64 = 0.004;
 /// The initial distance between solved points.
-const STRIDE: usize = 8;
+const INITIAL_STRIDE: usize = 8;
 
 /// The analytic results of a point, and whether they are reliable.
 pub type SolvedPoint = (ModelResults, bool);
@@ -71,74 +75,84 @@ pub fn solved_lines(
     lines: &[Vec<usize>],
     solve: &dyn Fn(&[usize]) -> Vec<SolvedPoint>,
 ) -> Vec<SolvedPoint> {
-    let mut found: Vec<Option<SolvedPoint>> = vec![None; count];
-    let put = |found: &mut Vec<Option<SolvedPoint>>, places: Vec<usize>| {
-        let solved = solve(&places);
-        places.into_iter().zip(solved).for_each(|(place, own)| found[place] = Some(own));
+    let mut points: Vec<Option<SolvedPoint>> = vec![None; count];
+    let solve_points = |points: &mut Vec<Option<SolvedPoint>>, indices: Vec<usize>| {
+        let solved = solve(&indices);
+        indices.into_iter().zip(solved).for_each(|(index, point)| points[index] = Some(point));
     };
     // The segments with solved ends: the line, and the positions in it.
-    let mut open: Vec<(usize, usize, usize)> = Vec::new();
-    let mut first = Vec::new();
+    let mut open_spans: Vec<(usize, usize, usize)> = Vec::new();
+    let mut initial_points = Vec::new();
     for (number, line) in lines.iter().enumerate() {
         let last = line.len().saturating_sub(1);
-        let ends: Vec<usize> = (0..last).step_by(STRIDE).chain([last]).collect();
-        first.extend(ends.iter().filter_map(|end| line.get(*end)));
-        open.extend(ends.windows(2).map(|pair| (number, pair[0], pair[1])));
+        let ends: Vec<usize> = (0..last).step_by(INITIAL_STRIDE).chain([last]).collect();
+        initial_points.extend(ends.iter().filter_map(|end| line.get(*end)));
+        open_spans.extend(ends.windows(2).map(|bounds| (number, bounds[0], bounds[1])));
     }
-    put(&mut found, first);
+    solve_points(&mut points, initial_points);
     loop {
-        open.retain(|(_, from, to)| to - from > 1);
-        if open.is_empty() {
+        open_spans.retain(|(_, from, to)| to - from > 1);
+        if open_spans.is_empty() {
             break;
         }
-        let middle = |(_, from, to): &(usize, usize, usize)| usize::midpoint(*from, *to);
-        put(&mut found, open.iter().map(|own| lines[own.0][middle(own)]).collect());
-        let mut next = Vec::new();
-        for own @ (number, from, to) in std::mem::take(&mut open) {
-            let (line, at) = (&lines[number], middle(&own));
-            let halves = [(from, at), (at, to)];
-            let known = |place: usize| found[line[place]].as_ref();
-            let (Some(one), Some(mid), Some(other)) = (known(from), known(at), known(to)) else { continue };
-            let straight = one.1
-                && mid.1
-                && other.1
-                && interpolate(&one.0, &other.0, fraction(from, to, at))
-                    .is_some_and(|own| max_difference(&own, &mid.0) <= STRAIGHT);
-            if !straight {
-                next.extend(halves.map(|(from, to)| (number, from, to)));
+        let middle_index = |(_, from, to): &(usize, usize, usize)| usize::midpoint(*from, *to);
+        solve_points(&mut points, open_spans.iter().map(|span| lines[span.0][middle_index(span)]).collect());
+        let mut next_spans = Vec::new();
+        for span @ (number, from, to) in std::mem::take(&mut open_spans) {
+            let (line, middle_position) = (&lines[number], middle_index(&span));
+            let halves = [(from, middle_position), (middle_position, to)];
+            let solved_at = |index: usize| points[line[index]].as_ref();
+            let (Some(start), Some(middle_point), Some(end)) =
+                (solved_at(from), solved_at(middle_position), solved_at(to))
+            else {
+                continue;
+            };
+            let is_straight = start.1
+                && middle_point.1
+                && end.1
+                && interpolate(&start.0, &end.0, fraction(from, to, middle_position))
+                    .is_some_and(|estimate| max_difference(&estimate, &middle_point.0) <= MAX_CURVATURE);
+            if !is_straight {
+                next_spans.extend(halves.map(|(from, to)| (number, from, to)));
                 continue;
             }
             for (from, to) in halves {
-                for place in from + 1..to {
-                    let (Some(one), Some(other)) = (&found[line[from]], &found[line[to]]) else { continue };
-                    let own = interpolate(&one.0, &other.0, fraction(from, to, place));
-                    found[line[place]] = own.map(|own| (own, true));
+                for index in from + 1..to {
+                    let (Some(start), Some(end)) = (&points[line[from]], &points[line[to]]) else { continue };
+                    let estimate = interpolate(&start.0, &end.0, fraction(from, to, index));
+                    points[line[index]] = estimate.map(|results| (results, true));
                 }
             }
         }
-        open = next;
+        open_spans = next_spans;
     }
     // Only indices that are in no line are left.
-    let left: Vec<usize> = (0..count).filter(|place| found[*place].is_none()).collect();
-    put(&mut found, left);
-    found.into_iter().flatten().collect()
+    let unsolved: Vec<usize> = (0..count).filter(|index| points[*index].is_none()).collect();
+    solve_points(&mut points, unsolved);
+    points.into_iter().flatten().collect()
 }
 
-fn fraction(from: usize, to: usize, at: usize) -> f64 {
-    (at - from) as f64 / (to - from).max(1) as f64
+fn fraction(from: usize, to: usize, index: usize) -> f64 {
+    (index - from) as f64 / (to - from).max(1) as f64
 }
 
 /// Interpolates geometrically between two results; `None` if their structures differ.
-fn interpolate(one: &ModelResults, other: &ModelResults, part: f64) -> Option<ModelResults> {
-    let shape = |own: &ModelResults| {
-        [own.tasks.len(), own.entries.len(), own.processors.len(), own.activities.len(), own.calls.len()]
+fn interpolate(start: &ModelResults, end: &ModelResults, fraction: f64) -> Option<ModelResults> {
+    let result_counts = |results: &ModelResults| {
+        [
+            results.tasks.len(),
+            results.entries.len(),
+            results.processors.len(),
+            results.activities.len(),
+            results.calls.len(),
+        ]
     };
-    (shape(one) == shape(other)).then(|| {
-        combine_pairwise(one, other, &|one, other, _| {
-            let mean = if one.mean > 0.0 && other.mean > 0.0 {
-                one.mean.powf(1.0 - part) * other.mean.powf(part)
+    (result_counts(start) == result_counts(end)).then(|| {
+        combine_pairwise(start, end, &|start_estimate, end_estimate, _| {
+            let mean = if start_estimate.mean > 0.0 && end_estimate.mean > 0.0 {
+                start_estimate.mean.powf(1.0 - fraction) * end_estimate.mean.powf(fraction)
             } else {
-                (1.0 - part) * one.mean + part * other.mean
+                (1.0 - fraction) * start_estimate.mean + fraction * end_estimate.mean
             };
             Estimate { mean, half_width: 0.0 }
         })
@@ -146,26 +160,27 @@ fn interpolate(one: &ModelResults, other: &ModelResults, part: f64) -> Option<Mo
 }
 
 /// Returns the greatest relative difference of throughputs, response times and busy values.
-fn max_difference(one: &ModelResults, other: &ModelResults) -> f64 {
-    let numbers = |own: &ModelResults| {
-        let tasks = own.tasks.iter().flat_map(|own| [Some(own.throughput), own.response, Some(own.busy)]);
-        let entries = own.entries.iter().flat_map(|own| [Some(own.throughput), own.response]);
-        let processors = own.processors.iter().map(|own| Some(own.busy));
+fn max_difference(first: &ModelResults, second: &ModelResults) -> f64 {
+    let mean_values = |results: &ModelResults| {
+        let tasks =
+            results.tasks.iter().flat_map(|task| [Some(task.throughput), task.response, Some(task.busy)]);
+        let entries = results.entries.iter().flat_map(|entry| [Some(entry.throughput), entry.response]);
+        let processors = results.processors.iter().map(|processor| Some(processor.busy));
         tasks
             .chain(entries)
             .chain(processors)
-            .map(|own| own.map_or(0.0, |own| own.mean))
+            .map(|estimate| estimate.map_or(0.0, |known| known.mean))
             .collect::<Vec<f64>>()
     };
-    let (one, other) = (numbers(one), numbers(other));
-    if one.len() != other.len() {
+    let (first_values, second_values) = (mean_values(first), mean_values(second));
+    if first_values.len() != second_values.len() {
         return f64::INFINITY;
     }
-    let off = |(one, other): (&f64, &f64)| {
-        let most = one.abs().max(other.abs());
-        if most > 0.0 { (one - other).abs() / most } else { 0.0 }
+    let difference = |(first_value, second_value): (&f64, &f64)| {
+        let larger = first_value.abs().max(second_value.abs());
+        if larger > 0.0 { (first_value - second_value).abs() / larger } else { 0.0 }
     };
-    one.iter().zip(&other).map(off).fold(0.0, f64::max)
+    first_values.iter().zip(&second_values).map(difference).fold(0.0, f64::max)
 }
 
 /// Corrects the analytic results of a sweep, one for each model, by the simulated points, given by their
@@ -177,73 +192,75 @@ fn max_difference(one: &ModelResults, other: &ModelResults) -> f64 {
 pub fn anchored_sweep(
     points: &[Model],
     solved: &[ModelResults],
-    along: &[AxisPosition],
+    positions: &[AxisPosition],
     simulated: &[(usize, ModelResults)],
 ) -> Vec<ModelResults> {
-    let anchor =
-        |(place, run): &(usize, ModelResults)| Some((*along.get(*place)?, factors(run, solved.get(*place)?)));
-    let mut anchors: Vec<(AxisPosition, ModelResults)> = simulated.iter().filter_map(anchor).collect();
-    anchors.sort_by_key(|(at, _)| *at);
-    let corrected = points.iter().zip(solved).zip(along).map(|((model, found), at)| {
-        let Some(factor) = factor_at(&anchors, *at) else { return found.clone() };
-        let mut own = combine_pairwise(found, &factor, &|own, factor, _| {
-            let mean = own.mean * factor.mean;
-            Estimate { mean, half_width: mean * factor.half_width.hypot(HALF * ANCHORED) }
+    let to_anchor = |(index, simulation): &(usize, ModelResults)| {
+        Some((*positions.get(*index)?, factors(simulation, solved.get(*index)?)))
+    };
+    let mut anchors: Vec<(AxisPosition, ModelResults)> = simulated.iter().filter_map(to_anchor).collect();
+    anchors.sort_by_key(|(position, _)| *position);
+    let corrected = points.iter().zip(solved).zip(positions).map(|((model, results), position)| {
+        let Some(factor) = factor_at(&anchors, *position) else { return results.clone() };
+        let mut corrected_results = combine_pairwise(results, &factor, &|estimate, factor, _| {
+            let mean = estimate.mean * factor.mean;
+            Estimate { mean, half_width: mean * factor.half_width.hypot(NORMAL_QUANTILE * ANCHOR_ERROR) }
         });
-        hold_together(model, &mut own);
-        own
+        hold_together(model, &mut corrected_results);
+        corrected_results
     });
     corrected.collect()
 }
 
 /// Returns the ratio of simulation and solution with its half-width.
 fn factors(simulated: &ModelResults, solved: &ModelResults) -> ModelResults {
-    combine_pairwise(simulated, solved, &|run, own, _| {
-        if own.mean > 0.0 && run.mean > 0.0 {
+    combine_pairwise(simulated, solved, &|simulated_estimate, solved_estimate, _| {
+        if solved_estimate.mean > 0.0 && simulated_estimate.mean > 0.0 {
             // If requests hardly ever wait, the ratio is meaningless.
-            let mean = (run.mean / own.mean).clamp(0.25, 4.0);
-            Estimate { mean, half_width: (run.half_width / run.mean).min(1.0) }
+            let mean = (simulated_estimate.mean / solved_estimate.mean).clamp(0.25, 4.0);
+            Estimate { mean, half_width: (simulated_estimate.half_width / simulated_estimate.mean).min(1.0) }
         } else {
             Estimate { mean: 1.0, half_width: 0.0 }
         }
     })
 }
 
-fn factor_at(anchors: &[(AxisPosition, ModelResults)], at: AxisPosition) -> Option<ModelResults> {
-    let after = anchors.iter().position(|(own, _)| *own >= at);
-    let (one, other) = match after {
+fn factor_at(anchors: &[(AxisPosition, ModelResults)], position: AxisPosition) -> Option<ModelResults> {
+    let next_anchor = anchors.iter().position(|(anchor_position, _)| *anchor_position >= position);
+    let (preceding, following) = match next_anchor {
         Some(0) => return Some(anchors[0].1.clone()),
         None => return anchors.last().map(|(_, factor)| factor.clone()),
-        Some(after) => (&anchors[after - 1], &anchors[after]),
+        Some(next) => (&anchors[next - 1], &anchors[next]),
     };
-    let part = (at - one.0) as f64 / (other.0 - one.0).max(1) as f64;
-    Some(combine_pairwise(&one.1, &other.1, &|one, other, _| Estimate {
-        mean: one.mean.powf(1.0 - part) * other.mean.powf(part),
-        half_width: (1.0 - part) * one.half_width + part * other.half_width,
+    let fraction = (position - preceding.0) as f64 / (following.0 - preceding.0).max(1) as f64;
+    Some(combine_pairwise(&preceding.1, &following.1, &|preceding_factor, following_factor, _| Estimate {
+        mean: preceding_factor.mean.powf(1.0 - fraction) * following_factor.mean.powf(fraction),
+        half_width: (1.0 - fraction) * preceding_factor.half_width + fraction * following_factor.half_width,
     }))
 }
 
 /// Restores Little's law for clients, and the limits of busy values.
-fn hold_together(model: &Model, found: &mut ModelResults) {
-    let many = |copies: Multiplicity| match copies {
+fn hold_together(model: &Model, results: &mut ModelResults) {
+    let server_count = |copies: Multiplicity| match copies {
         Multiplicity::Finite(count) => f64::from(count),
         Multiplicity::Infinite => f64::INFINITY,
     };
-    for (task, own) in model.tasks.iter().zip(&mut found.tasks) {
-        match (task.role, &own.response) {
+    for (task, task_results) in model.tasks.iter().zip(&mut results.tasks) {
+        match (task.role, &task_results.response) {
             (TaskRole::Client { think }, Some(response)) if think + response.mean > 0.0 => {
-                let round = think + response.mean;
-                own.throughput.mean = many(task.copies) / round;
-                own.throughput.half_width = own.throughput.mean * response.half_width / round;
-                own.busy = Estimate {
-                    mean: own.throughput.mean * response.mean,
-                    half_width: own.throughput.mean * think * response.half_width / round,
+                let cycle_time = think + response.mean;
+                task_results.throughput.mean = server_count(task.copies) / cycle_time;
+                task_results.throughput.half_width =
+                    task_results.throughput.mean * response.half_width / cycle_time;
+                task_results.busy = Estimate {
+                    mean: task_results.throughput.mean * response.mean,
+                    half_width: task_results.throughput.mean * think * response.half_width / cycle_time,
                 };
             }
-            _ => own.busy.mean = own.busy.mean.min(many(task.copies)),
+            _ => task_results.busy.mean = task_results.busy.mean.min(server_count(task.copies)),
         }
     }
-    for (processor, own) in model.processors.iter().zip(&mut found.processors) {
-        own.busy.mean = own.busy.mean.min(many(processor.copies));
+    for (processor, processor_results) in model.processors.iter().zip(&mut results.processors) {
+        processor_results.busy.mean = processor_results.busy.mean.min(server_count(processor.copies));
     }
 }

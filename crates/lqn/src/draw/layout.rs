@@ -28,154 +28,168 @@ pub(super) struct LayoutEdge {
 const GAP: f64 = 26.0;
 /// The width reserved for an edge that passes a layer.
 const LANE: f64 = 10.0;
-const TURNS: usize = 12;
+const MAX_ROUNDS: usize = 12;
 
 /// Places nodes, bends edges, and returns the total width. Edges that do not lead downwards get no bends and
 /// do not affect the order.
 pub(super) fn arrange(nodes: &mut [LayoutNode], edges: &mut [LayoutEdge]) -> f64 {
     let count = nodes.len();
-    let mut all: Vec<LayoutNode> = nodes.to_vec();
+    let mut all_nodes: Vec<LayoutNode> = nodes.to_vec();
     // The segments from one layer to the next, with the nodes and points of both ends.
-    let mut pieces: Vec<[(usize, f64); 2]> = Vec::new();
+    let mut segments: Vec<[(usize, f64); 2]> = Vec::new();
     let mut bends: Vec<Vec<usize>> = Vec::new();
     for edge in edges.iter() {
         let (from, to) = (nodes[edge.from.0].layer, nodes[edge.to.0].layer);
-        let mut own = Vec::new();
+        let mut edge_bends = Vec::new();
         if from < to {
-            let mut last = edge.from;
+            let mut last_point = edge.from;
             for layer in from + 1..to {
-                all.push(LayoutNode { layer, width: LANE, left: 0.0 });
-                own.push(all.len() - 1);
-                pieces.push([last, (all.len() - 1, LANE / 2.0)]);
-                last = (all.len() - 1, LANE / 2.0);
+                all_nodes.push(LayoutNode { layer, width: LANE, left: 0.0 });
+                edge_bends.push(all_nodes.len() - 1);
+                segments.push([last_point, (all_nodes.len() - 1, LANE / 2.0)]);
+                last_point = (all_nodes.len() - 1, LANE / 2.0);
             }
-            pieces.push([last, edge.to]);
+            segments.push([last_point, edge.to]);
         }
-        bends.push(own);
+        bends.push(edge_bends);
     }
-    let mut up: Vec<Vec<(usize, f64, f64)>> = vec![Vec::new(); all.len()];
-    let mut down = up.clone();
-    for [from, to] in &pieces {
-        up[to.0].push((from.0, from.1, to.1));
-        down[from.0].push((to.0, to.1, from.1));
+    let mut upper_neighbors: Vec<Vec<(usize, f64, f64)>> = vec![Vec::new(); all_nodes.len()];
+    let mut lower_neighbors = upper_neighbors.clone();
+    for [from, to] in &segments {
+        upper_neighbors[to.0].push((from.0, from.1, to.1));
+        lower_neighbors[from.0].push((to.0, to.1, from.1));
     }
-    let depth = all.iter().map(|node| node.layer + 1).max().unwrap_or(0);
+    let depth = all_nodes.iter().map(|node| node.layer + 1).max().unwrap_or(0);
     let mut layers: Vec<Vec<usize>> = vec![Vec::new(); depth];
-    for (place, node) in all.iter().enumerate() {
-        layers[node.layer].push(place);
+    for (index, node) in all_nodes.iter().enumerate() {
+        layers[node.layer].push(index);
     }
     for layer in &layers {
-        pack(&mut all, layer);
+        pack(&mut all_nodes, layer);
     }
-    let mut best = (crossings(&all, &pieces), layers.clone());
-    for turn in 0..TURNS {
+    let mut best = (crossings(&all_nodes, &segments), layers.clone());
+    for round in 0..MAX_ROUNDS {
         let order: Vec<usize> =
-            if turn % 2 == 0 { (1..depth).collect() } else { (0..depth).rev().skip(1).collect() };
+            if round % 2 == 0 { (1..depth).collect() } else { (0..depth).rev().skip(1).collect() };
         for layer in order {
-            let near = if turn % 2 == 0 { &up } else { &down };
-            let wish = |own: usize, all: &[LayoutNode]| desired_left(own, near, all).unwrap_or(all[own].left);
-            let mut own: Vec<(f64, usize)> =
-                layers[layer].iter().map(|own| (wish(*own, &all) + all[*own].width / 2.0, *own)).collect();
-            own.sort_by(|one, other| one.0.total_cmp(&other.0));
-            layers[layer] = own.into_iter().map(|(_, own)| own).collect();
-            pack(&mut all, &layers[layer]);
+            let neighbors = if round % 2 == 0 { &upper_neighbors } else { &lower_neighbors };
+            let desired_position = |node: usize, current_nodes: &[LayoutNode]| {
+                desired_left(node, neighbors, current_nodes).unwrap_or(current_nodes[node].left)
+            };
+            let mut order_keys: Vec<(f64, usize)> = layers[layer]
+                .iter()
+                .map(|node| (desired_position(*node, &all_nodes) + all_nodes[*node].width / 2.0, *node))
+                .collect();
+            order_keys.sort_by(|left, right| left.0.total_cmp(&right.0));
+            layers[layer] = order_keys.into_iter().map(|(_, node)| node).collect();
+            pack(&mut all_nodes, &layers[layer]);
         }
-        let now = crossings(&all, &pieces);
-        if now < best.0 {
-            best = (now, layers.clone());
+        let crossing_count = crossings(&all_nodes, &segments);
+        if crossing_count < best.0 {
+            best = (crossing_count, layers.clone());
         }
     }
     let layers = best.1;
-    layers.iter().for_each(|layer| pack(&mut all, layer));
-    for turn in 0..TURNS {
+    layers.iter().for_each(|layer| pack(&mut all_nodes, layer));
+    for round in 0..MAX_ROUNDS {
         for layer in 0..depth {
-            let layer = if turn % 2 == 0 { layer } else { depth - 1 - layer };
-            let own = &layers[layer];
-            let wishes: Vec<f64> = own
+            let layer = if round % 2 == 0 { layer } else { depth - 1 - layer };
+            let layer_nodes = &layers[layer];
+            let desired_positions: Vec<f64> = layer_nodes
                 .iter()
-                .map(|own| {
-                    let both = [desired_left(*own, &up, &all), desired_left(*own, &down, &all)];
-                    let known: Vec<f64> = both.into_iter().flatten().collect();
-                    if known.is_empty() {
-                        all[*own].left
+                .map(|node| {
+                    let desired = [
+                        desired_left(*node, &upper_neighbors, &all_nodes),
+                        desired_left(*node, &lower_neighbors, &all_nodes),
+                    ];
+                    let known_positions: Vec<f64> = desired.into_iter().flatten().collect();
+                    if known_positions.is_empty() {
+                        all_nodes[*node].left
                     } else {
-                        known.iter().sum::<f64>() / known.len() as f64
+                        known_positions.iter().sum::<f64>() / known_positions.len() as f64
                     }
                 })
                 .collect();
-            move_towards(&mut all, own, &wishes);
+            move_towards(&mut all_nodes, layer_nodes, &desired_positions);
         }
     }
-    let least = all.iter().map(|node| node.left).fold(f64::INFINITY, f64::min);
-    let least = if least.is_finite() { least } else { 0.0 };
-    all.iter_mut().for_each(|node| node.left -= least);
+    let leftmost = all_nodes.iter().map(|node| node.left).fold(f64::INFINITY, f64::min);
+    let offset = if leftmost.is_finite() { leftmost } else { 0.0 };
+    all_nodes.iter_mut().for_each(|node| node.left -= offset);
     for (edge, bends) in edges.iter_mut().zip(&bends) {
-        edge.bends = bends.iter().map(|own| all[*own].left + LANE / 2.0).collect();
+        edge.bends = bends.iter().map(|bend| all_nodes[*bend].left + LANE / 2.0).collect();
     }
-    let width = all.iter().map(|node| node.left + node.width).fold(0.0, f64::max);
-    nodes.iter_mut().zip(&all[..count]).for_each(|(own, placed)| own.left = placed.left);
+    let width = all_nodes.iter().map(|node| node.left + node.width).fold(0.0, f64::max);
+    nodes.iter_mut().zip(&all_nodes[..count]).for_each(|(node, placed)| node.left = placed.left);
     width
 }
 
 /// Returns the left position with which a node's edges are vertical on average.
-fn desired_left(own: usize, near: &[Vec<(usize, f64, f64)>], all: &[LayoutNode]) -> Option<f64> {
-    let near = &near[own];
-    if near.is_empty() {
+fn desired_left(node: usize, neighbors: &[Vec<(usize, f64, f64)>], all_nodes: &[LayoutNode]) -> Option<f64> {
+    let node_neighbors = &neighbors[node];
+    if node_neighbors.is_empty() {
         return None;
     }
-    let sum: f64 = near.iter().map(|(other, theirs, ours)| all[*other].left + theirs - ours).sum();
-    Some(sum / near.len() as f64)
+    let sum: f64 = node_neighbors
+        .iter()
+        .map(|(neighbor, neighbor_port, own_port)| all_nodes[*neighbor].left + neighbor_port - own_port)
+        .sum();
+    Some(sum / node_neighbors.len() as f64)
 }
 
 /// Places the nodes side by side.
-fn pack(all: &mut [LayoutNode], layer: &[usize]) {
-    let mut left = 0.0;
-    for own in layer {
-        all[*own].left = left;
-        left += all[*own].width + GAP;
+fn pack(nodes: &mut [LayoutNode], layer: &[usize]) {
+    let mut next_left = 0.0;
+    for node in layer {
+        nodes[*node].left = next_left;
+        next_left += nodes[*node].width + GAP;
     }
     // Centre the layers, so that they are not all aligned to the left.
-    layer.iter().for_each(|own| all[*own].left -= left / 2.0);
+    layer.iter().for_each(|node| nodes[*node].left -= next_left / 2.0);
 }
 
 /// Moves the nodes as near to their desired positions as order and distance allow.
-fn move_towards(all: &mut [LayoutNode], layer: &[usize], wishes: &[f64]) {
+fn move_towards(nodes: &mut [LayoutNode], layer: &[usize], desired_positions: &[f64]) {
     // After subtracting the widths to the left, only the desired positions must be non-decreasing.
-    let mut before = 0.0;
+    let mut offset = 0.0;
     let mut blocks: Vec<(f64, usize)> = Vec::new();
-    let mut rooms = Vec::new();
-    for (own, wish) in layer.iter().zip(wishes) {
-        rooms.push(before);
-        blocks.push((wish - before, 1));
-        before += all[*own].width + GAP;
-        while let [.., (first, one), (second, other)] = blocks[..] {
-            if first <= second {
+    let mut offsets = Vec::new();
+    for (node, desired) in layer.iter().zip(desired_positions) {
+        offsets.push(offset);
+        blocks.push((desired - offset, 1));
+        offset += nodes[*node].width + GAP;
+        while let [.., (previous_position, previous_count), (last_position, last_count)] = blocks[..] {
+            if previous_position <= last_position {
                 break;
             }
-            let count = one + other;
-            let mean = (first * one as f64 + second * other as f64) / count as f64;
+            let count = previous_count + last_count;
+            let mean = (previous_position * previous_count as f64 + last_position * last_count as f64)
+                / count as f64;
             blocks.truncate(blocks.len() - 2);
             blocks.push((mean, count));
         }
     }
-    let places = blocks.into_iter().flat_map(|(place, count)| std::iter::repeat_n(place, count));
-    for ((own, room), place) in layer.iter().zip(rooms).zip(places) {
-        all[*own].left = place + room;
+    let positions = blocks.into_iter().flat_map(|(position, count)| std::iter::repeat_n(position, count));
+    for ((node, offset), position) in layer.iter().zip(offsets).zip(positions) {
+        nodes[*node].left = position + offset;
     }
 }
 
 /// Counts the crossings of segments between the same layers.
-fn crossings(all: &[LayoutNode], pieces: &[[(usize, f64); 2]]) -> usize {
+fn crossings(all_nodes: &[LayoutNode], segments: &[[(usize, f64); 2]]) -> usize {
     /// The number of segments that are compared: beyond it, the diagram is unreadable anyway.
-    const MOST: usize = 2_000;
-    let at = |(node, point): (usize, f64)| all[node].left + point;
-    let mut lines: Vec<(usize, f64, f64)> =
-        pieces.iter().take(MOST).map(|[from, to]| (all[from.0].layer, at(*from), at(*to))).collect();
-    lines.sort_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+    const MAX_PIECES: usize = 2_000;
+    let x_of = |(node, port): (usize, f64)| all_nodes[node].left + port;
+    let mut lines: Vec<(usize, f64, f64)> = segments
+        .iter()
+        .take(MAX_PIECES)
+        .map(|[from, to]| (all_nodes[from.0].layer, x_of(*from), x_of(*to)))
+        .collect();
+    lines.sort_by(|left, right| left.0.cmp(&right.0).then(left.1.total_cmp(&right.1)));
     let mut count = 0;
-    for (place, one) in lines.iter().enumerate() {
-        for other in lines[place + 1..].iter().take_while(|other| other.0 == one.0) {
-            count += usize::from(other.1 > one.1 && other.2 < one.2);
+    for (index, line) in lines.iter().enumerate() {
+        for other_line in lines[index + 1..].iter().take_while(|candidate| candidate.0 == line.0) {
+            count += usize::from(other_line.1 > line.1 && other_line.2 < line.2);
         }
     }
     count
@@ -199,7 +213,7 @@ mod tests {
         let mut nodes = [node(0), node(0), node(1), node(1), node(2)];
         let mut edges = [edge(0, 3), edge(1, 2), edge(0, 4)];
         let width = arrange(&mut nodes, &mut edges);
-        let right_of = |one: usize, other: usize| nodes[one].left >= nodes[other].left + 100.0 + GAP - 1e-9;
+        let right_of = |right: usize, left: usize| nodes[right].left >= nodes[left].left + 100.0 + GAP - 1e-9;
         assert!(right_of(1, 0) == right_of(2, 3), "{nodes:?}");
         assert!(right_of(2, 3) || right_of(3, 2), "{nodes:?}");
         assert_eq!(edges[2].bends.len(), 1);

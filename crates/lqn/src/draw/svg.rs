@@ -7,22 +7,22 @@ use super::{CallArrow, CallKind, Diagram, DiagramEntry, DiagramTask, format_mult
 use crate::markup::escaped;
 
 /// The mean width of a letter.
-const LETTER: f64 = 6.6;
+const LETTER_WIDTH: f64 = 6.6;
 const HEIGHT: f64 = 46.0;
 /// The slant of a parallelogram.
 const SKEW: f64 = 14.0;
 /// The space between layers, for arrows and their numbers.
-const BETWEEN: f64 = 84.0;
+const LAYER_GAP: f64 = 84.0;
 const MARGIN: f64 = 24.0;
 const TITLE: f64 = 34.0;
 /// The radius of a processor.
 const RADIUS: f64 = 23.0;
 /// The space between a task and the processor beside it.
-const BESIDE: f64 = 16.0;
+const PROCESSOR_GAP: f64 = 16.0;
 /// The positions of a number along its arrow, as fractions of the first segment, the best first.
-const PLACES: [f64; 7] = [0.4, 0.55, 0.3, 0.65, 0.22, 0.75, 0.48];
+const LABEL_POSITIONS: [f64; 7] = [0.4, 0.55, 0.3, 0.65, 0.22, 0.75, 0.48];
 /// The offset of the second outline that stands for several copies.
-const STACK: f64 = 4.0;
+const STACK_OFFSET: f64 = 4.0;
 
 /// A task with the positions of its slices.
 struct TaskShape<'p> {
@@ -33,63 +33,70 @@ struct TaskShape<'p> {
     /// The width of all slices and of the task's own name.
     width: f64,
     /// Whether the processor is drawn beside the task, as it is if no other task uses it.
-    alone: bool,
+    has_own_processor: bool,
 }
 
-pub(super) fn render(picture: &Diagram) -> String {
-    let mut users = vec![0; picture.processors.len()];
-    picture.layers.iter().flatten().for_each(|task| users[task.processor] += 1);
+pub(super) fn render(diagram: &Diagram) -> String {
+    let mut task_counts = vec![0; diagram.processors.len()];
+    diagram.layers.iter().flatten().for_each(|task| task_counts[task.processor] += 1);
     let mut nodes = Vec::new();
     let mut boxes = Vec::new();
-    for (layer, tasks) in picture.layers.iter().enumerate() {
+    for (layer, tasks) in diagram.layers.iter().enumerate() {
         for task in tasks {
-            let own = TaskShape::new(task, nodes.len(), users[task.processor] == 1);
-            let beside = if own.alone { BESIDE + 2.0 * RADIUS } else { 0.0 };
-            nodes.push(LayoutNode { layer, width: own.width + beside, left: 0.0 });
-            boxes.push(own);
+            let shape = TaskShape::new(task, nodes.len(), task_counts[task.processor] == 1);
+            let processor_width = if shape.has_own_processor { PROCESSOR_GAP + 2.0 * RADIUS } else { 0.0 };
+            nodes.push(LayoutNode { layer, width: shape.width + processor_width, left: 0.0 });
+            boxes.push(shape);
         }
     }
     // Processors of several tasks are below all of them.
-    let mut shared: Vec<Option<usize>> = vec![None; picture.processors.len()];
+    let mut shared: Vec<Option<usize>> = vec![None; diagram.processors.len()];
     let mut edges = Vec::new();
-    for own in &boxes {
-        if own.alone {
+    for shape in &boxes {
+        if shape.has_own_processor {
             continue;
         }
-        let processor = own.task.processor;
-        let below = nodes[own.node].layer + 1;
+        let processor = shape.task.processor;
+        let next_layer = nodes[shape.node].layer + 1;
         let node = *shared[processor].get_or_insert_with(|| {
-            nodes.push(LayoutNode { layer: below, width: 2.0 * RADIUS, left: 0.0 });
+            nodes.push(LayoutNode { layer: next_layer, width: 2.0 * RADIUS, left: 0.0 });
             nodes.len() - 1
         });
-        nodes[node].layer = nodes[node].layer.max(below);
-        edges.push(LayoutEdge { from: (own.node, own.width - 20.0), to: (node, RADIUS), bends: Vec::new() });
+        nodes[node].layer = nodes[node].layer.max(next_layer);
+        edges.push(LayoutEdge {
+            from: (shape.node, shape.width - 20.0),
+            to: (node, RADIUS),
+            bends: Vec::new(),
+        });
     }
-    let hosts = edges.len();
+    let host_count = edges.len();
     let mut arrows: Vec<&CallArrow> = Vec::new();
     // The slice that each arrow leaves.
     let mut slices = Vec::new();
-    for own in &boxes {
-        for (entry, slice) in own.task.entries.iter().zip(&own.slices) {
-            for (turn, arrow) in entry.arrows.iter().enumerate() {
-                let target = boxes.iter().find_map(|other| {
-                    let place = other.task.entries.iter().position(|entry| entry.name == arrow.to)?;
-                    Some((other.node, other.slices[place].0 + other.slices[place].1 / 2.0 + SKEW / 2.0))
+    for shape in &boxes {
+        for (entry, slice) in shape.task.entries.iter().zip(&shape.slices) {
+            for (arrow_index, arrow) in entry.arrows.iter().enumerate() {
+                let target = boxes.iter().find_map(|target_shape| {
+                    let index = target_shape.task.entries.iter().position(|entry| entry.name == arrow.to)?;
+                    Some((
+                        target_shape.node,
+                        target_shape.slices[index].0 + target_shape.slices[index].1 / 2.0 + SKEW / 2.0,
+                    ))
                 });
                 let Some(to) = target else { continue };
                 // The arrows of one entry leave side by side.
-                let part = (turn + 1) as f64 / (entry.arrows.len() + 1) as f64;
-                let from = (own.node, slice.0 - SKEW / 2.0 + slice.1 * (0.15 + 0.7 * part));
+                let fraction = (arrow_index + 1) as f64 / (entry.arrows.len() + 1) as f64;
+                let from = (shape.node, slice.0 - SKEW / 2.0 + slice.1 * (0.15 + 0.7 * fraction));
                 edges.push(LayoutEdge { from, to, bends: Vec::new() });
                 arrows.push(arrow);
-                slices.push((own.node, slice.0));
+                slices.push((shape.node, slice.0));
             }
         }
     }
     let width = arrange(&mut nodes, &mut edges).max(320.0) + 2.0 * MARGIN;
-    reorder_arrows(&mut edges[hosts..], &slices, &nodes);
+    reorder_arrows(&mut edges[host_count..], &slices, &nodes);
     let depth = nodes.iter().map(|node| node.layer + 1).max().unwrap_or(1);
-    let height = TITLE + 2.0 * MARGIN + depth as f64 * (HEIGHT + BETWEEN) - BETWEEN + 40.0;
+    let height = TITLE + 2.0 * MARGIN + depth as f64 * (HEIGHT + LAYER_GAP) - LAYER_GAP + 40.0;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
          width=\"{width:.0}\" height=\"{height:.0}\" \
@@ -97,43 +104,48 @@ pub(super) fn render(picture: &Diagram) -> String {
          font-size=\"11\">\
          <style>{STYLE}</style><title>{title}</title><rect class=\"paper\" width=\"100%\" height=\"100%\"/>\
          <text class=\"ink\" x=\"{MARGIN}\" y=\"26\" font-size=\"14\" font-weight=\"600\">{title}</text>",
-        title = escaped(if picture.title.trim().is_empty() {
+        title = escaped(if diagram.title.trim().is_empty() {
             "Layered queueing model"
         } else {
-            picture.title.trim()
+            diagram.title.trim()
         }),
     );
-    let point = |(node, at): (usize, f64), bottom: bool| {
+    let point = |(node, offset): (usize, f64), at_bottom: bool| {
         let node = &nodes[node];
-        (MARGIN + node.left + at, top(node.layer) + if bottom { HEIGHT } else { 0.0 })
+        (MARGIN + node.left + offset, top(node.layer) + if at_bottom { HEIGHT } else { 0.0 })
     };
-    for edge in &edges[..hosts] {
+    for edge in &edges[..host_count] {
         let line = ArrowCurve::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
         let _ = write!(out, "<path class=\"host\" d=\"{}\"/>", line.path());
     }
-    for (edge, arrow) in edges[hosts..].iter().zip(&arrows) {
+    for (edge, arrow) in edges[host_count..].iter().zip(&arrows) {
         let line = ArrowCurve::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
         self::arrow(&mut out, &line, arrow);
     }
-    for own in &boxes {
-        own.draw(&mut out, MARGIN + nodes[own.node].left, top(nodes[own.node].layer), picture);
+    for shape in &boxes {
+        shape.draw(&mut out, MARGIN + nodes[shape.node].left, top(nodes[shape.node].layer), diagram);
     }
-    for (place, node) in shared.iter().enumerate() {
+    for (index, node) in shared.iter().enumerate() {
         if let Some(node) = node.map(|node| &nodes[node]) {
-            processor(&mut out, picture, place, MARGIN + node.left + RADIUS, top(node.layer) + RADIUS);
+            processor(&mut out, diagram, index, MARGIN + node.left + RADIUS, top(node.layer) + RADIUS);
         }
     }
     // Numbers are drawn last, so that nothing covers them.
-    let mut taken: Vec<(f64, f64, f64)> = Vec::new();
-    for (edge, arrow) in edges[hosts..].iter().zip(&arrows) {
+    let mut labels: Vec<(f64, f64, f64)> = Vec::new();
+    for (edge, arrow) in edges[host_count..].iter().zip(&arrows) {
         let line = ArrowCurve::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
-        let half = text_width(&arrow.label) / 2.0 + 6.0;
-        let free = |(x, y): &(f64, f64)| {
-            taken.iter().all(|(other, row, room)| (x - other).abs() > half + room || (y - row).abs() > 11.0)
+        let half_width = text_width(&arrow.label) / 2.0 + 6.0;
+        let is_free = |(x, y): &(f64, f64)| {
+            labels.iter().all(|(label_x, label_y, label_half)| {
+                (x - label_x).abs() > half_width + label_half || (y - label_y).abs() > 11.0
+            })
         };
-        let (x, y) =
-            PLACES.iter().map(|part| line.at(*part)).find(free).unwrap_or_else(|| line.at(PLACES[0]));
-        taken.push((x, y, half));
+        let (x, y) = LABEL_POSITIONS
+            .iter()
+            .map(|fraction| line.at(*fraction))
+            .find(is_free)
+            .unwrap_or_else(|| line.at(LABEL_POSITIONS[0]));
+        labels.push((x, y, half_width));
         let _ = write!(
             out,
             "<text class=\"mean\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">({})</text>",
@@ -156,57 +168,61 @@ pub(super) fn render(picture: &Diagram) -> String {
 /// consecutive.
 fn reorder_arrows(edges: &mut [LayoutEdge], slices: &[(usize, f64)], nodes: &[LayoutNode]) {
     let mut from = 0;
-    for own in slices.chunk_by(|one, other| one == other) {
-        let to = from + own.len();
-        let first =
+    for entry_slices in slices.chunk_by(|left, right| left == right) {
+        let to = from + entry_slices.len();
+        let first_target_x =
             |edge: &LayoutEdge| edge.bends.first().copied().unwrap_or(nodes[edge.to.0].left + edge.to.1);
-        let mut leads: Vec<f64> = edges[from..to].iter().map(first).collect();
+        let mut target_xs: Vec<f64> = edges[from..to].iter().map(first_target_x).collect();
         let ports: Vec<f64> = edges[from..to].iter().map(|edge| edge.from.1).collect();
-        leads.sort_by(f64::total_cmp);
+        target_xs.sort_by(f64::total_cmp);
         for edge in &mut edges[from..to] {
-            let place = leads.iter().position(|lead| *lead == first(edge)).unwrap_or(0);
+            let index = target_xs.iter().position(|target_x| *target_x == first_target_x(edge)).unwrap_or(0);
             // Two arrows may have equal positions: the second one gets the next.
-            leads[place] = f64::NAN;
-            edge.from.1 = ports[place];
+            target_xs[index] = f64::NAN;
+            edge.from.1 = ports[index];
         }
         from = to;
     }
 }
 
 fn top(layer: usize) -> f64 {
-    TITLE + MARGIN + layer as f64 * (HEIGHT + BETWEEN)
+    TITLE + MARGIN + layer as f64 * (HEIGHT + LAYER_GAP)
 }
 
 fn text_width(text: &str) -> f64 {
-    text.chars().count() as f64 * LETTER
+    text.chars().count() as f64 * LETTER_WIDTH
 }
 
 impl<'p> TaskShape<'p> {
-    fn new(task: &'p DiagramTask, node: usize, alone: bool) -> Self {
-        let mut left = SKEW;
+    fn new(task: &'p DiagramTask, node: usize, has_own_processor: bool) -> Self {
+        let mut next_left = SKEW;
         let mut slices = Vec::new();
         for entry in &task.entries {
             let width = text_width(&entry.name).max(text_width(&entry_label(entry))).max(34.0) + 14.0;
-            slices.push((left, width));
-            left += width;
+            slices.push((next_left, width));
+            next_left += width;
         }
-        let own = text_width(&task.name).max(text_width(&note(task))) + 18.0;
-        Self { task, node, slices, width: left + own + SKEW / 2.0, alone }
+        let name_width = text_width(&task.name).max(text_width(&note(task))) + 18.0;
+        Self { task, node, slices, width: next_left + name_width + SKEW / 2.0, has_own_processor }
     }
 
-    fn draw(&self, out: &mut String, x: f64, y: f64, picture: &Diagram) {
-        if self.alone {
-            let (center, middle) = (x + self.width + BESIDE + RADIUS, y + HEIGHT / 2.0);
+    fn draw(&self, out: &mut String, x: f64, y: f64, diagram: &Diagram) {
+        if self.has_own_processor {
+            let (center, middle) = (x + self.width + PROCESSOR_GAP + RADIUS, y + HEIGHT / 2.0);
             let _ = write!(
                 out,
                 "<path class=\"host\" d=\"M{:.1} {middle:.1}H{:.1}\"/>",
                 x + self.width - SKEW / 2.0,
                 center - RADIUS
             );
-            processor(out, picture, self.task.processor, center, middle);
+            processor(out, diagram, self.task.processor, center, middle);
         }
         if self.task.threads != Some(1) || self.task.replicas > 1 {
-            let _ = write!(out, "<path class=\"task\" d=\"{}\"/>", self.outline(x + STACK, y - STACK));
+            let _ = write!(
+                out,
+                "<path class=\"task\" d=\"{}\"/>",
+                self.outline(x + STACK_OFFSET, y - STACK_OFFSET)
+            );
         }
         let class = if self.task.client { "task client" } else { "task" };
         let _ = write!(out, "<path class=\"{class}\" d=\"{}\"/>", self.outline(x, y));
@@ -222,21 +238,21 @@ impl<'p> TaskShape<'p> {
             let middle = x + left + width / 2.0;
             label(out, middle, y, &entry.name, &entry_label(entry));
             if entry.arrivals > 0.0 {
-                let at = middle + SKEW / 2.0;
+                let arrival_x = middle + SKEW / 2.0;
                 let _ = write!(
                     out,
-                    "<path class=\"arrow\" d=\"M{at:.1} {:.1}V{y:.1}\"/><path class=\"head\" d=\"M{at:.1} \
+                    "<path class=\"arrow\" d=\"M{arrival_x:.1} {:.1}V{y:.1}\"/><path class=\"head\" d=\"M{arrival_x:.1} \
                      {y:.1}l-4 -9h8z\"/>\
                      <text class=\"mean\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                     y - 22.0,
-                    at + 7.0,
+                    arrival_x + 7.0,
                     y - 12.0,
                     format_number(entry.arrivals)
                 );
             }
         }
-        let left = self.slices.last().map_or(SKEW, |(left, width)| left + width);
-        label(out, x + (left + self.width - SKEW / 2.0) / 2.0, y, &self.task.name, &note(self.task));
+        let entries_end = self.slices.last().map_or(SKEW, |(left, width)| left + width);
+        label(out, x + (entries_end + self.width - SKEW / 2.0) / 2.0, y, &self.task.name, &note(self.task));
     }
 
     fn outline(&self, x: f64, y: f64) -> String {
@@ -252,7 +268,7 @@ impl<'p> TaskShape<'p> {
 }
 
 /// Draws two lines centred in a slice.
-fn label(out: &mut String, x: f64, y: f64, name: &str, below: &str) {
+fn label(out: &mut String, x: f64, y: f64, name: &str, detail: &str) {
     let _ = write!(
         out,
         "<text class=\"ink\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
@@ -260,7 +276,7 @@ fn label(out: &mut String, x: f64, y: f64, name: &str, below: &str) {
         y + 20.0,
         escaped(name),
         y + 35.0,
-        escaped(below)
+        escaped(detail)
     );
 }
 
@@ -283,22 +299,22 @@ fn entry_label(entry: &DiagramEntry) -> String {
     }
 }
 
-fn demands(all: &[f64]) -> String {
-    let shown = all.iter().take(3).map(|one| format_number(*one)).collect::<Vec<_>>().join(", ");
-    if all.len() > 3 { format!("[{shown}, …]") } else { format!("[{shown}]") }
+fn demands(values: &[f64]) -> String {
+    let listed = values.iter().take(3).map(|demand| format_number(*demand)).collect::<Vec<_>>().join(", ");
+    if values.len() > 3 { format!("[{listed}, …]") } else { format!("[{listed}]") }
 }
 
-fn processor(out: &mut String, picture: &Diagram, place: usize, x: f64, y: f64) {
-    let own = &picture.processors[place];
-    if own.cores != Some(1) || own.replicas > 1 {
+fn processor(out: &mut String, diagram: &Diagram, index: usize, x: f64, y: f64) {
+    let processor_data = &diagram.processors[index];
+    if processor_data.cores != Some(1) || processor_data.replicas > 1 {
         let _ = write!(
             out,
             "<circle class=\"processor\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{RADIUS}\"/>",
-            x + STACK,
-            y - STACK
+            x + STACK_OFFSET,
+            y - STACK_OFFSET
         );
     }
-    let size = (2.0 * RADIUS / text_width(&own.name).max(1.0) * 10.5).clamp(6.0, 10.5);
+    let size = (2.0 * RADIUS / text_width(&processor_data.name).max(1.0) * 10.5).clamp(6.0, 10.5);
     let _ = write!(
         out,
         "<circle class=\"processor\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RADIUS}\"/>\
@@ -306,9 +322,9 @@ fn processor(out: &mut String, picture: &Diagram, place: usize, x: f64, y: f64) 
          text-anchor=\"middle\">{}</text>\
          <text class=\"dim\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"10\" text-anchor=\"middle\">{}</text>",
         y + 1.0,
-        escaped(&own.name),
+        escaped(&processor_data.name),
         y + 14.0,
-        escaped(&format_multiplicity(own.cores, own.replicas))
+        escaped(&format_multiplicity(processor_data.cores, processor_data.replicas))
     );
 }
 
@@ -327,8 +343,8 @@ impl ArrowCurve {
     fn of(edge: &LayoutEdge, from: (f64, f64), to: (f64, f64), nodes: &[LayoutNode]) -> Self {
         let mut points = vec![from];
         let first = nodes[edge.from.0].layer + 1;
-        for (turn, x) in edge.bends.iter().enumerate() {
-            let y = top(first + turn);
+        for (bend_index, x) in edge.bends.iter().enumerate() {
+            let y = top(first + bend_index);
             points.extend([(MARGIN + x, y - 6.0), (MARGIN + x, y + HEIGHT + 6.0)]);
         }
         points.push(to);
@@ -344,8 +360,10 @@ impl ArrowCurve {
                 continue;
             }
             let middle = (y + to_y) / 2.0;
-            let (out, into) = if to_y > y { (middle, middle) } else { (y + 40.0, to_y - 40.0) };
-            let _ = write!(path, "C{x:.1} {out:.1} {to_x:.1} {into:.1} {to_x:.1} {to_y:.1}");
+            let (control_y, target_control_y) =
+                if to_y > y { (middle, middle) } else { (y + 40.0, to_y - 40.0) };
+            let _ =
+                write!(path, "C{x:.1} {control_y:.1} {to_x:.1} {target_control_y:.1} {to_x:.1} {to_y:.1}");
         }
         path
     }
@@ -355,12 +373,12 @@ impl ArrowCurve {
     }
 
     /// Returns a point of the first segment.
-    fn at(&self, part: f64) -> (f64, f64) {
+    fn at(&self, fraction: f64) -> (f64, f64) {
         let ((x, y), (to_x, to_y)) = (self.0[0], self.0[1]);
         // The Bézier formula, with control points at half the height.
-        let rest = 1.0 - part;
+        let rest = 1.0 - fraction;
         let [first, second, third, last] =
-            [rest.powi(3), 3.0 * rest * rest * part, 3.0 * rest * part * part, part.powi(3)];
+            [rest.powi(3), 3.0 * rest * rest * fraction, 3.0 * rest * fraction * fraction, fraction.powi(3)];
         let middle = (y + to_y) / 2.0;
         (x * (first + second) + to_x * (third + last), y * first + middle * (second + third) + to_y * last)
     }

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use super::{CallKind, Diagram, DiagramTask, format_multiplicity, format_number};
 
-pub(super) fn render(picture: &Diagram) -> String {
+pub(super) fn render(diagram: &Diagram) -> String {
     let mut out = String::new();
-    if !picture.title.trim().is_empty() {
-        let _ = writeln!(out, "{}\n", picture.title.trim());
+    if !diagram.title.trim().is_empty() {
+        let _ = writeln!(out, "{}\n", diagram.title.trim());
     }
-    let tasks = || picture.layers.iter().flatten();
+    let tasks = || diagram.layers.iter().flatten();
     let heads: Vec<String> = tasks().map(head).collect();
     let width = heads.iter().map(|head| head.chars().count()).max().unwrap_or(0);
     let names = tasks().flat_map(|task| &task.entries).map(|entry| entry.name.chars().count());
@@ -17,12 +17,12 @@ pub(super) fn render(picture: &Diagram) -> String {
     let demands = tasks().flat_map(|task| &task.entries).map(|entry| demands(&entry.demands));
     let demand = demands.map(|text| text.chars().count()).max().unwrap_or(0);
     let mut heads = heads.into_iter();
-    for (place, layer) in picture.layers.iter().enumerate() {
-        if place > 0 {
+    for (index, layer) in diagram.layers.iter().enumerate() {
+        if index > 0 {
             out.push('\n');
         }
         for (task, head) in layer.iter().zip(&mut heads) {
-            let processor = &picture.processors[task.processor];
+            let processor = &diagram.processors[task.processor];
             let cores = format_multiplicity(processor.cores, processor.replicas);
             let _ = writeln!(out, "▱ {head:width$}   ○ {} {cores}", processor.name);
             for entry in &task.entries {
@@ -56,8 +56,8 @@ fn head(task: &DiagramTask) -> String {
     head
 }
 
-fn demands(all: &[f64]) -> String {
-    format!("[{}]", all.iter().map(|one| format_number(*one)).collect::<Vec<_>>().join(", "))
+fn demands(values: &[f64]) -> String {
+    format!("[{}]", values.iter().map(|demand| format_number(*demand)).collect::<Vec<_>>().join(", "))
 }
 
 fn glyph(kind: CallKind) -> char {

@@ -12,7 +12,7 @@
 
 use super::levenberg_marquardt::{LeastSquaresProblem, SearchResult, sum_of_squares};
 use super::svd::SingularValueDecomposition;
-use super::{ERROR, HALF, LEAST, student};
+use super::{ASSUMED_ERROR, MIN_DEVIATION, NORMAL_QUANTILE, student};
 use crate::read::InputError;
 
 /// The uncertainty of the parameters.
@@ -31,89 +31,97 @@ pub(super) struct ParameterUncertainty {
 
 /// The ratio of a singular value to the length of all measurements below which it counts as 0. It is the
 /// error of differences of solutions, which are accurate to 1e-5.
-const NOTHING: f64 = 1e-3;
+const NEGLIGIBLE: f64 = 1e-3;
 /// The half-width of an interval of a logarithm from which a direction counts as unknown: a factor of e.
-const UNKNOWN: f64 = 1.0;
+const MAX_HALF_WIDTH: f64 = 1.0;
 /// A parameter counts as near 0 if a factor of e changes all measurements by less than this share.
-const SLIGHT: f64 = 0.02;
+const WEAK_EFFECT: f64 = 0.02;
 /// The half-width of an interval of a logarithm from which the interval is on the linear scale.
-const VAGUE: f64 = 0.5;
+const WIDE_INTERVAL: f64 = 0.5;
 /// The value that replaces a parameter near 0 for factors and for a new search, as a share of the one whose
 /// effect equals all measurements.
-const LIFTED: f64 = 0.02;
+const RAISED_SHARE: f64 = 0.02;
 
 /// Computes the uncertainty. `predicted` are the numbers of the fitted model; `known` is whether measurements
 /// have intervals.
 pub(super) fn parameter_uncertainty(
     problem: &LeastSquaresProblem<'_>,
-    found: &SearchResult,
+    best: &SearchResult,
     predicted: &[f64],
-    known: bool,
+    has_intervals: bool,
 ) -> Result<ParameterUncertainty, InputError> {
-    let count = found.residuals.len();
+    let count = best.residuals.len();
     let length = length(problem, predicted);
-    let units = units(problem, found, length)?;
-    let columns = found.jacobian.iter().zip(&units);
+    let units = units(problem, best, length)?;
+    let columns = best.jacobian.iter().zip(&units);
     let svd = SingularValueDecomposition::of(
         columns
-            .map(|(column, unit)| unit.as_ref().map_or_else(|| column.clone(), |own| own.1.clone()))
+            .map(|(column, unit)| {
+                unit.as_ref().map_or_else(|| column.clone(), |linear_unit| linear_unit.1.clone())
+            })
             .collect(),
     );
-    let is_nothing = |value: f64| value <= NOTHING * length;
-    let rank = svd.values.iter().take(count).filter(|value| !is_nothing(**value)).count();
+    let is_negligible = |value: f64| value <= NEGLIGIBLE * length;
+    let rank = svd.values.iter().take(count).filter(|value| !is_negligible(**value)).count();
     let freedom = count - rank.min(count);
-    let each = if freedom > 0 { (found.cost() / freedom as f64).sqrt() } else { 0.0 };
+    let rms_residual = if freedom > 0 { (best.cost() / freedom as f64).sqrt() } else { 0.0 };
     // Half of a 95 % interval along a direction with a singular value of 1.
-    let half = match (known, freedom) {
-        (true, 0) => Some(HALF),
-        (true, _) => Some(HALF * each.max(1.0)),
+    let half_factor = match (has_intervals, freedom) {
+        (true, 0) => Some(NORMAL_QUANTILE),
+        (true, _) => Some(NORMAL_QUANTILE * rms_residual.max(1.0)),
         (false, 0) => None,
-        (false, _) => Some(student(freedom) * each.max(LEAST / ERROR)),
+        (false, _) => Some(student(freedom) * rms_residual.max(MIN_DEVIATION / ASSUMED_ERROR)),
     };
-    let along = |value: f64| half.map(|half| half / value);
-    let values: Vec<f64> = found.point.iter().map(|at| at.exp()).collect();
+    let half_width_along = |value: f64| half_factor.map(|factor| factor / value);
+    let values: Vec<f64> = best.point.iter().map(|log_value| log_value.exp()).collect();
     // The least value where a factor of a parameter near 0 is needed.
-    let least = |place: usize| units[place].as_ref().map_or(0.0, |(unit, _)| LIFTED * unit);
-    let mut open = Vec::new();
+    let min_value = |index: usize| units[index].as_ref().map_or(0.0, |(unit, _)| RAISED_SHARE * unit);
+    let mut open_directions = Vec::new();
     let mut variances = vec![Some(0.0); values.len()];
-    for (place, direction) in svd.directions.iter().enumerate() {
-        let value = if place < count { svd.values[place] } else { 0.0 };
-        let nothing = is_nothing(value);
-        if nothing || along(value).is_some_and(|half| half > UNKNOWN) {
-            let parts = direction.iter().enumerate().map(|(place, part)| {
-                units[place].as_ref().map_or(*part, |(unit, _)| part * unit / values[place].max(least(place)))
+    for (index, direction) in svd.directions.iter().enumerate() {
+        let value = if index < count { svd.values[index] } else { 0.0 };
+        let negligible = is_negligible(value);
+        if negligible || half_width_along(value).is_some_and(|half_width| half_width > MAX_HALF_WIDTH) {
+            let relative_parts = direction.iter().enumerate().map(|(index, component)| {
+                units[index]
+                    .as_ref()
+                    .map_or(*component, |(unit, _)| component * unit / values[index].max(min_value(index)))
             });
-            open.push(parts.collect());
+            open_directions.push(relative_parts.collect());
         }
-        for (variance, part) in variances.iter_mut().zip(direction) {
-            if nothing && part.abs() > 0.05 {
+        for (variance, component) in variances.iter_mut().zip(direction) {
+            if negligible && component.abs() > 0.05 {
                 *variance = None;
-            } else if !nothing {
-                *variance = variance.and_then(|sum| Some(sum + (part * along(value)?).powi(2)));
+            } else if !negligible {
+                *variance =
+                    variance.and_then(|sum| Some(sum + (component * half_width_along(value)?).powi(2)));
             }
         }
     }
-    let interval = |(place, variance): (usize, &Option<f64>)| {
-        let (half, value) = (variance.as_ref()?.sqrt(), values[place]);
-        Some(match &units[place] {
-            Some((unit, _)) => [(value - half * unit).max(0.0), value + half * unit],
-            None if half > VAGUE => [(value * (1.0 - half)).max(0.0), value * (1.0 + half)],
-            None => [value * (-half).exp(), value * half.exp()],
+    let interval = |(index, variance): (usize, &Option<f64>)| {
+        let (half_width, value) = (variance.as_ref()?.sqrt(), values[index]);
+        Some(match &units[index] {
+            Some((unit, _)) => [(value - half_width * unit).max(0.0), value + half_width * unit],
+            None if half_width > WIDE_INTERVAL => {
+                [(value * (1.0 - half_width)).max(0.0), value * (1.0 + half_width)]
+            }
+            None => [value * (-half_width).exp(), value * half_width.exp()],
         })
     };
     Ok(ParameterUncertainty {
         intervals: variances.iter().enumerate().map(interval).collect(),
-        start: values.iter().enumerate().map(|(place, value)| value.max(least(place)).ln()).collect(),
-        open_directions: open,
+        start: values.iter().enumerate().map(|(index, value)| value.max(min_value(index)).ln()).collect(),
+        open_directions,
         degrees_of_freedom: freedom,
-        rms_residual: each,
+        rms_residual,
     })
 }
 
 /// Returns the length of the vector of all measurements, in standard deviations.
 fn length(problem: &LeastSquaresProblem<'_>, predicted: &[f64]) -> f64 {
-    let each = predicted.iter().zip(&problem.deviations).map(|(own, deviation)| own / deviation);
-    sum_of_squares(&each.collect::<Vec<f64>>()).sqrt()
+    let scaled =
+        predicted.iter().zip(&problem.deviations).map(|(prediction, deviation)| prediction / deviation);
+    sum_of_squares(&scaled.collect::<Vec<f64>>()).sqrt()
 }
 
 /// The unit of a parameter near 0 on the linear scale, and the change of each number by one unit.
@@ -122,31 +130,29 @@ type LinearUnit = (f64, Vec<f64>);
 /// Returns the unit of each parameter near 0.
 fn units(
     problem: &LeastSquaresProblem<'_>,
-    found: &SearchResult,
+    best: &SearchResult,
     length: f64,
 ) -> Result<Vec<Option<LinearUnit>>, InputError> {
-    let one = |(place, column): (usize, &Vec<f64>)| {
-        let near = sum_of_squares(column).sqrt() < SLIGHT * length;
-        near.then(|| problem.linear_derivative(found, place, length)).transpose()
+    let linear_unit = |(index, column): (usize, &Vec<f64>)| {
+        let is_weak = sum_of_squares(column).sqrt() < WEAK_EFFECT * length;
+        is_weak.then(|| problem.linear_derivative(best, index, length)).transpose()
     };
-    found.jacobian.iter().enumerate().map(one).collect()
+    best.jacobian.iter().enumerate().map(linear_unit).collect()
 }
 
 /// Returns a point for a new search, with each parameter near 0 raised until it has an effect; `None` if
 /// there is none.
 pub(super) fn raised_start(
     problem: &LeastSquaresProblem<'_>,
-    found: &SearchResult,
+    best: &SearchResult,
     predicted: &[f64],
 ) -> Result<Option<Vec<f64>>, InputError> {
-    let units = units(problem, found, length(problem, predicted))?;
+    let units = units(problem, best, length(problem, predicted))?;
     if units.iter().all(Option::is_none) {
         return Ok(None);
     }
-    let each = found
-        .point
-        .iter()
-        .zip(&units)
-        .map(|(at, unit)| unit.as_ref().map_or(*at, |(unit, _)| at.exp().max(LIFTED * unit).ln()));
-    Ok(Some(each.collect()))
+    let raised = best.point.iter().zip(&units).map(|(log_value, unit)| {
+        unit.as_ref().map_or(*log_value, |(unit, _)| log_value.exp().max(RAISED_SHARE * unit).ln())
+    });
+    Ok(Some(raised.collect()))
 }

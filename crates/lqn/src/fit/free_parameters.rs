@@ -24,44 +24,46 @@ pub fn default_parameters(
             continue;
         }
         // A parameter that cannot have this value, such as a number of threads, is no demand.
-        let Ok(other) = make(&[(name.clone(), value * 1.37)]) else { continue };
-        let Some(own) = changed(&base, other) else { continue };
-        if !own.is_empty() && own.is_disjoint(&covered) {
-            covered.extend(own);
+        let Ok(changed_model) = make(&[(name.clone(), value * 1.37)]) else { continue };
+        let Some(changed_activities) = changed_demands(&base, changed_model) else { continue };
+        if !changed_activities.is_empty() && changed_activities.is_disjoint(&covered) {
+            covered.extend(changed_activities);
             names.push(name.clone());
         }
     }
-    for (place, activity) in base.activities.iter().enumerate() {
-        if activity.demand > 0.0 && !covered.contains(&place) {
-            names.push(format!("{}.demand", name_of(&base, place)));
+    for (index, activity) in base.activities.iter().enumerate() {
+        if activity.demand > 0.0 && !covered.contains(&index) {
+            names.push(format!("{}.demand", name_of(&base, index)));
         }
     }
     Ok(names)
 }
 
 /// Returns the activities whose demand differs; `None` if anything else differs.
-fn changed(base: &Model, mut other: Model) -> Option<BTreeSet<usize>> {
+fn changed_demands(base: &Model, mut other: Model) -> Option<BTreeSet<usize>> {
     if base.activities.len() != other.activities.len() {
         return None;
     }
-    let mut places = BTreeSet::new();
-    for (place, (own, other)) in base.activities.iter().zip(&mut other.activities).enumerate() {
-        if own.demand != other.demand {
-            places.insert(place);
-            other.demand = own.demand;
+    let mut indices = BTreeSet::new();
+    for (index, (base_activity, other_activity)) in
+        base.activities.iter().zip(&mut other.activities).enumerate()
+    {
+        if base_activity.demand != other_activity.demand {
+            indices.insert(index);
+            other_activity.demand = base_activity.demand;
         }
     }
-    (*base == other).then_some(places)
+    (*base == other).then_some(indices)
 }
 
 /// Returns the name of an activity, which for a first phase is its entry's.
 fn name_of(model: &Model, activity: usize) -> &str {
-    let begins = |body: &EntryBody| {
+    let begins_entry = |body: &EntryBody| {
         matches!(
             body,
-            EntryBody::Phases(phases) if phases.first().is_some_and(|own| own.0 == activity)
+            EntryBody::Phases(phases) if phases.first().is_some_and(|phase| phase.0 == activity)
         )
     };
-    let entry = model.entries.iter().find(|entry| begins(&entry.body));
+    let entry = model.entries.iter().find(|entry| begins_entry(&entry.body));
     entry.map_or(&model.activities[activity].name, |entry| &entry.name)
 }

@@ -38,59 +38,63 @@ pub struct SuggestedMeasurement {
 }
 
 /// The share of a direction's greatest component below which another component is dropped.
-const SLIGHT: f64 = 0.08;
+const NEGLIGIBLE_PART: f64 = 0.08;
 /// The largest number of rows that are tried.
-const TRIED: usize = 6;
+const MAX_TRIED_ROWS: usize = 6;
 /// The least change that is worth measuring.
-const HELPS: f64 = 0.01;
+const MIN_CHANGE: f64 = 0.01;
 
 /// Converts directions to doubts.
 pub(super) fn unidentified_combinations(
     problem: &LeastSquaresProblem<'_>,
-    at: &[f64],
+    point: &[f64],
     directions: Vec<Vec<f64>>,
 ) -> Vec<UnidentifiedCombination> {
-    eliminated(directions)
+    eliminate(directions)
         .into_iter()
         .map(|mut direction| {
-            let greatest = direction.iter().fold(0.0_f64, |most, own| most.max(own.abs()));
-            let first = direction.iter().position(|own| own.abs() >= 0.999 * greatest).unwrap_or(0);
+            let greatest =
+                direction.iter().fold(0.0_f64, |max_so_far, component| max_so_far.max(component.abs()));
+            let first =
+                direction.iter().position(|component| component.abs() >= 0.999 * greatest).unwrap_or(0);
             let scale = 1.1_f64.ln() / direction[first];
-            direction.iter_mut().for_each(|own| {
-                *own = if own.abs() < SLIGHT * greatest { 0.0 } else { *own * scale };
+            direction.iter_mut().for_each(|component| {
+                *component =
+                    if component.abs() < NEGLIGIBLE_PART * greatest { 0.0 } else { *component * scale };
             });
             let mut together: Vec<(String, f64)> = Vec::new();
-            let order = std::iter::once(first).chain((0..direction.len()).filter(|place| *place != first));
-            for place in order.filter(|place| direction[*place] != 0.0) {
-                together.push((problem.names[place].clone(), direction[place].exp()));
+            let order = std::iter::once(first).chain((0..direction.len()).filter(|index| *index != first));
+            for index in order.filter(|index| direction[*index] != 0.0) {
+                together.push((problem.names[index].clone(), direction[index].exp()));
             }
-            UnidentifiedCombination { measure: hints(problem, at, &direction), together }
+            UnidentifiedCombination { measure: hints(problem, point, &direction), together }
         })
         .collect()
 }
 
 /// Returns directions with few components that span the same space: the reduced row echelon form with the
 /// greatest pivots.
-fn eliminated(mut rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+fn eliminate(mut rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
     let mut pivots: Vec<usize> = Vec::new();
-    for done in 0..rows.len() {
-        let columns = rows[done].len();
-        let open = (done..rows.len()).flat_map(|row| (0..columns).map(move |column| (row, column)));
-        let best = open
+    for pivot_index in 0..rows.len() {
+        let columns = rows[pivot_index].len();
+        let candidates =
+            (pivot_index..rows.len()).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        let largest = candidates
             .filter(|(_, column)| !pivots.contains(column))
-            .max_by(|one, other| rows[one.0][one.1].abs().total_cmp(&rows[other.0][other.1].abs()));
-        let Some((row, column)) = best.filter(|(row, column)| rows[*row][*column].abs() > 1e-9) else {
+            .max_by(|left, right| rows[left.0][left.1].abs().total_cmp(&rows[right.0][right.1].abs()));
+        let Some((row, column)) = largest.filter(|(row, column)| rows[*row][*column].abs() > 1e-9) else {
             break;
         };
         pivots.push(column);
-        rows.swap(done, row);
-        let under = rows[done][column];
-        rows[done].iter_mut().for_each(|own| *own /= under);
-        let pivot = rows[done].clone();
-        for (place, other) in rows.iter_mut().enumerate().filter(|(place, _)| *place != done) {
-            let _ = place;
-            let times = other[column];
-            other.iter_mut().zip(&pivot).for_each(|(own, pivot)| *own -= times * pivot);
+        rows.swap(pivot_index, row);
+        let divisor = rows[pivot_index][column];
+        rows[pivot_index].iter_mut().for_each(|value| *value /= divisor);
+        let pivot = rows[pivot_index].clone();
+        for (index, other_row) in rows.iter_mut().enumerate().filter(|(index, _)| *index != pivot_index) {
+            let _ = index;
+            let factor = other_row[column];
+            other_row.iter_mut().zip(&pivot).for_each(|(value, pivot_value)| *value -= factor * pivot_value);
         }
     }
     rows.truncate(pivots.len());
@@ -98,54 +102,63 @@ fn eliminated(mut rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
 }
 
 /// Returns the numbers that change most along this direction, at the loads of the rows.
-fn hints(problem: &LeastSquaresProblem<'_>, at: &[f64], direction: &[f64]) -> Vec<SuggestedMeasurement> {
-    let mut best: BTreeMap<(&'static str, String, &'static str), (f64, usize)> = BTreeMap::new();
-    let every = problem.rows.len().div_ceil(TRIED).max(1);
-    for (place, row) in problem.rows.iter().enumerate().step_by(every) {
-        let moved = |by: f64| {
-            let at: Vec<f64> = at.iter().zip(direction).map(|(own, along)| own + by * along).collect();
-            let model = problem.model(row, &at).ok()?;
-            let (found, how) = solve(&model);
-            how.converged.then(|| result_lines(&model, &found))
+fn hints(problem: &LeastSquaresProblem<'_>, point: &[f64], direction: &[f64]) -> Vec<SuggestedMeasurement> {
+    let mut best_changes: BTreeMap<(&'static str, String, &'static str), (f64, usize)> = BTreeMap::new();
+    let row_stride = problem.rows.len().div_ceil(MAX_TRIED_ROWS).max(1);
+    for (index, row) in problem.rows.iter().enumerate().step_by(row_stride) {
+        let moved_results = |step: f64| {
+            let moved_point: Vec<f64> = point
+                .iter()
+                .zip(direction)
+                .map(|(coordinate, component)| coordinate + step * component)
+                .collect();
+            let model = problem.model(row, &moved_point).ok()?;
+            let (results, convergence) = solve(&model);
+            convergence.converged.then(|| result_lines(&model, &results))
         };
-        let (Some(less), Some(more)) = (moved(-0.5), moved(0.5)) else { continue };
-        for (one, other) in less.into_iter().zip(more) {
+        let (Some(lower), Some(upper)) = (moved_results(-0.5), moved_results(0.5)) else { continue };
+        for (lower_line, upper_line) in lower.into_iter().zip(upper) {
             // `busy` is equivalent to `utilization`, where that exists; phases are not measured on their own.
-            let (a, b) = (one.value.mean, other.value.mean);
-            if one.kind == ACTIVITY {
+            let (lower_mean, upper_mean) = (lower_line.value.mean, upper_line.value.mean);
+            if lower_line.kind == ACTIVITY {
                 continue;
             }
-            if row.measured.iter().any(|seen| seen.matches(&one))
-                || one.metric == "busy"
-                || !(a > 0.0 && b > 0.0)
+            if row.measured.iter().any(|measured| measured.matches(&lower_line))
+                || lower_line.metric == "busy"
+                || !(lower_mean > 0.0 && upper_mean > 0.0)
             {
                 continue;
             }
-            let change = (b / a).ln().abs();
-            let known = best.entry((one.kind, one.name, one.metric)).or_insert((0.0, place));
-            if change > known.0 {
-                *known = (change, place);
+            let change = (upper_mean / lower_mean).ln().abs();
+            let best_change = best_changes
+                .entry((lower_line.kind, lower_line.name, lower_line.metric))
+                .or_insert((0.0, index));
+            if change > best_change.0 {
+                *best_change = (change, index);
             }
         }
     }
-    let mut all: Vec<SuggestedMeasurement> = best
+    let mut suggestions: Vec<SuggestedMeasurement> = best_changes
         .into_iter()
-        .filter(|(_, (change, _))| *change > HELPS)
-        .map(|((kind, name, metric), (change, place))| {
-            let at = problem.rows[place].settings.clone();
-            SuggestedMeasurement { kind, name, metric, at, change: change.exp_m1() }
+        .filter(|(_, (change, _))| *change > MIN_CHANGE)
+        .map(|((kind, name, metric), (change, index))| {
+            let settings = problem.rows[index].settings.clone();
+            SuggestedMeasurement { kind, name, metric, at: settings, change: change.exp_m1() }
         })
         .collect();
     // Utilizations are easy to measure and do not depend on waiting.
-    let rank = |own: &SuggestedMeasurement| {
-        (own.change * if own.metric == "utilization" { 1.5 } else { 1.0 }, own.kind == "entry")
+    let rank = |suggestion: &SuggestedMeasurement| {
+        (
+            suggestion.change * if suggestion.metric == "utilization" { 1.5 } else { 1.0 },
+            suggestion.kind == "entry",
+        )
     };
-    all.sort_by(|one, other| {
-        let (one, other) = (rank(one), rank(other));
-        other.0.total_cmp(&one.0).then(one.1.cmp(&other.1))
+    suggestions.sort_by(|left, right| {
+        let (left_rank, right_rank) = (rank(left), rank(right));
+        right_rank.0.total_cmp(&left_rank.0).then(left_rank.1.cmp(&right_rank.1))
     });
-    all.truncate(3);
-    all
+    suggestions.truncate(3);
+    suggestions
 }
 
 #[cfg(test)]
@@ -155,14 +168,14 @@ mod tests {
     #[test]
     fn directions_are_made_of_few_parts() {
         // A mixture of two pairs.
-        let (one, other) = ([1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 1.0, -0.5]);
+        let (first, second) = ([1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 1.0, -0.5]);
         let mix =
-            |a: f64, b: f64| -> Vec<f64> { one.iter().zip(&other).map(|(x, y)| a * x + b * y).collect() };
-        let found = eliminated(vec![mix(0.7, 0.7), mix(0.6, -0.8)]);
-        assert_eq!(found.len(), 2);
-        for own in &found {
-            assert_eq!(own.iter().filter(|part| part.abs() > 1e-9).count(), 2, "{found:?}");
+            |a: f64, b: f64| -> Vec<f64> { first.iter().zip(&second).map(|(x, y)| a * x + b * y).collect() };
+        let reduced = eliminate(vec![mix(0.7, 0.7), mix(0.6, -0.8)]);
+        assert_eq!(reduced.len(), 2);
+        for direction in &reduced {
+            assert_eq!(direction.iter().filter(|part| part.abs() > 1e-9).count(), 2, "{reduced:?}");
         }
-        assert_eq!(eliminated(vec![vec![1.0, 2.0], vec![2.0, 4.0]]).len(), 1);
+        assert_eq!(eliminate(vec![vec![1.0, 2.0], vec![2.0, 4.0]]).len(), 1);
     }
 }

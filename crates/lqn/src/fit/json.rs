@@ -5,16 +5,16 @@ use super::records::{MeasuredField, MeasurementRecord, error_at};
 use crate::read::InputError;
 
 /// The largest number of rows.
-const MOST: usize = 100_000;
+const MAX_ROWS: usize = 100_000;
 
 pub(super) fn records(source: &str) -> Result<Vec<MeasurementRecord>, InputError> {
     let mut reader = JsonReader { rest: source, line: 1, column: 1 };
-    let mut all = Vec::new();
+    let mut records = Vec::new();
     if reader.accept('[') {
         loop {
-            all.push(reader.object()?);
-            if all.len() > MOST {
-                return Err(reader.error(format!("more than {MOST} rows")));
+            records.push(reader.object()?);
+            if records.len() > MAX_ROWS {
+                return Err(reader.error(format!("more than {MAX_ROWS} rows")));
             }
             if reader.accept(']') {
                 break;
@@ -24,10 +24,10 @@ pub(super) fn records(source: &str) -> Result<Vec<MeasurementRecord>, InputError
             }
         }
     } else {
-        all.push(reader.object()?);
+        records.push(reader.object()?);
     }
     reader.skip();
-    if reader.rest.is_empty() { Ok(all) } else { Err(reader.error("more after the end")) }
+    if reader.rest.is_empty() { Ok(records) } else { Err(reader.error("more after the end")) }
 }
 
 struct JsonReader<'s> {
@@ -43,13 +43,13 @@ impl<'s> JsonReader<'s> {
 
     /// Consumes this number of bytes, which are whole characters.
     fn advance(&mut self, bytes: usize) -> &'s str {
-        let (passed, rest) = self.rest.split_at(bytes);
-        for c in passed.chars() {
+        let (consumed, rest) = self.rest.split_at(bytes);
+        for c in consumed.chars() {
             (self.line, self.column) =
                 if c == '\n' { (self.line + 1, 1) } else { (self.line, self.column + 1) };
         }
         self.rest = rest;
-        passed
+        consumed
     }
 
     fn skip(&mut self) {
@@ -57,13 +57,13 @@ impl<'s> JsonReader<'s> {
         self.advance(space);
     }
 
-    fn accept(&mut self, mark: char) -> bool {
+    fn accept(&mut self, symbol: char) -> bool {
         self.skip();
-        let found = self.rest.starts_with(mark);
-        if found {
-            self.advance(mark.len_utf8());
+        let is_next = self.rest.starts_with(symbol);
+        if is_next {
+            self.advance(symbol.len_utf8());
         }
-        found
+        is_next
     }
 
     fn object(&mut self) -> Result<MeasurementRecord, InputError> {
@@ -72,23 +72,23 @@ impl<'s> JsonReader<'s> {
                 self.error("expected `{`: measurements are a list of objects with a number for each name")
             );
         }
-        let mut row: MeasurementRecord = Vec::new();
+        let mut record: MeasurementRecord = Vec::new();
         if self.accept('}') {
-            return Ok(row);
+            return Ok(record);
         }
         loop {
             self.skip();
             let (line, column) = (self.line, self.column);
             let name = self.text()?;
-            if row.iter().any(|own| own.name == name) {
+            if record.iter().any(|field| field.name == name) {
                 return Err(error_at(line, column, format!("`{name}` stands there twice")));
             }
             if !self.accept(':') {
                 return Err(self.error("expected `:`"));
             }
-            row.extend(self.number(name)?);
+            record.extend(self.number(name)?);
             if self.accept('}') {
-                return Ok(row);
+                return Ok(record);
             }
             if !self.accept(',') {
                 return Err(self.error("expected `,` or `}`"));
@@ -97,18 +97,18 @@ impl<'s> JsonReader<'s> {
     }
 
     fn text(&mut self) -> Result<String, InputError> {
-        let ends = |text: &str| {
+        let closing_quote = |text: &str| {
             let mut escaped = false;
-            text.char_indices().skip(1).find_map(|(place, c)| {
-                let found = c == '"' && !escaped;
+            text.char_indices().skip(1).find_map(|(index, c)| {
+                let is_closing = c == '"' && !escaped;
                 escaped = c == '\\' && !escaped;
-                found.then_some(place)
+                is_closing.then_some(index)
             })
         };
         if !self.rest.starts_with('"') {
             return Err(self.error("expected a name between quotes"));
         }
-        let Some(end) = ends(self.rest) else { return Err(self.error("a text that does not end")) };
+        let Some(end) = closing_quote(self.rest) else { return Err(self.error("a text that does not end")) };
         let (line, column) = (self.line, self.column);
         let inner = &self.advance(end + 1)[1..end];
         let mut text = String::new();

@@ -54,9 +54,9 @@ pub struct MeasurementRows {
 }
 
 /// The least absolute value of a measured number, setting or parameter, except 0: a time of a picosecond.
-pub(super) const SMALLEST: f64 = 1e-12;
+pub(super) const MIN_VALUE: f64 = 1e-12;
 /// The greatest absolute value; see [`SMALLEST`].
-pub(super) const LARGEST: f64 = 1e12;
+pub(super) const MAX_VALUE: f64 = 1e12;
 
 /// Interprets records by their model. `free` are the names of the parameters to find, which no row may set.
 ///
@@ -69,7 +69,7 @@ pub fn interpret_records(
 ) -> Result<MeasurementRows, InputError> {
     let mut rows = Vec::new();
     let mut dropped = DroppedCounts::default();
-    let model = make(&[]).map_err(|why| row_error(1, why))?;
+    let model = make(&[]).map_err(|error| row_error(1, error))?;
     let base = BaseModel { lines: result_lines(&model, &solve(&model).0), model, make, free };
     for record in records.iter().filter(|record| !record.is_empty()) {
         rows.extend(base.row(record, &mut dropped)?);
@@ -105,12 +105,12 @@ impl BaseModel<'_> {
         record: &MeasurementRecord,
         dropped: &mut DroppedCounts,
     ) -> Result<Option<MeasurementRow>, InputError> {
-        let (make, free, known) = (self.make, self.free, &self.lines);
+        let (make, free, known_lines) = (self.make, self.free, &self.lines);
         let (mut settings, mut weight, mut numbers) = (Vec::new(), 1.0, Vec::new());
-        let mut halves = Vec::new();
+        let mut half_widths = Vec::new();
         for field in record {
             check_magnitude(field)?;
-            match field_meaning(field, known, &self.model, make)? {
+            match field_meaning(field, known_lines, &self.model, make)? {
                 FieldMeaning::Setting if free.contains(&field.name) => {
                     return Err(field.error(format!("`{}` is to be found, and is set here", field.name)));
                 }
@@ -118,50 +118,54 @@ impl BaseModel<'_> {
                 FieldMeaning::Weight if field.value > 0.0 => weight = field.value,
                 FieldMeaning::Weight => return Err(field.error("a weight is above 0")),
                 FieldMeaning::Number(line) => numbers.push(reject_duplicate(&numbers, line, field)?),
-                FieldMeaning::HalfWidth(line) => halves.push(reject_duplicate(&halves, line, field)?),
+                FieldMeaning::HalfWidth(line) => {
+                    half_widths.push(reject_duplicate(&half_widths, line, field)?)
+                }
                 FieldMeaning::SimulationOnly => dropped.simulation_only += 1,
             }
         }
         // Creating the model detects invalid values.
-        let model = make(&settings).map_err(|why| {
-            let own = record.iter().find(|field| why.contains(field.name.as_str())).unwrap_or(&record[0]);
-            own.error(why)
+        let model = make(&settings).map_err(|error| {
+            let field_at_fault =
+                record.iter().find(|field| error.contains(field.name.as_str())).unwrap_or(&record[0]);
+            field_at_fault.error(error)
         })?;
-        let mut seen = Vec::new();
+        let mut measured = Vec::new();
         for (line, field) in numbers {
             if field.value < 0.0 {
                 return Err(field.error(format!("`{}` cannot be below 0", field.name)));
             }
-            check_utilization(&model, &known[line], field)?;
-            let half = halves.iter().find(|(own, _)| *own == line).map(|(_, field)| *field);
-            if let Some(half) = half.filter(|half| half.value < 0.0) {
-                return Err(half.error("half of an interval cannot be below 0"));
+            check_utilization(&model, &known_lines[line], field)?;
+            let half_width_field =
+                half_widths.iter().find(|(line_index, _)| *line_index == line).map(|(_, field)| *field);
+            if let Some(negative) = half_width_field.filter(|field| field.value < 0.0) {
+                return Err(negative.error("half of an interval cannot be below 0"));
             }
-            let half_width = half.map(|half| half.value).filter(|half| *half > 0.0);
+            let half_width = half_width_field.map(|field| field.value).filter(|width| *width > 0.0);
             if field.value == 0.0 && half_width.is_none() {
                 // Without an interval, the accuracy of a zero is unknown.
                 dropped.zeros += 1;
                 continue;
             }
-            let ResultLine { kind, name, metric, .. } = &known[line];
-            seen.push(MeasuredValue { kind, name: name.clone(), metric, value: field.value, half_width });
+            let ResultLine { kind, name, metric, .. } = &known_lines[line];
+            measured.push(MeasuredValue { kind, name: name.clone(), metric, value: field.value, half_width });
         }
-        dropped.dependent += drop_dependent(&mut seen, &self.model, free);
+        dropped.dependent += drop_dependent(&mut measured, &self.model, free);
         let line = record[0].line;
-        Ok((!seen.is_empty()).then_some(MeasurementRow { line, settings, weight, measured: seen }))
+        Ok((!measured.is_empty()).then_some(MeasurementRow { line, settings, weight, measured }))
     }
 }
 
 /// Refuses values beyond those that can be measured or set: their squares may overflow.
 fn check_magnitude(field: &MeasuredField) -> Result<(), InputError> {
-    let size = field.value.abs();
-    if size == 0.0 || (SMALLEST..=LARGEST).contains(&size) {
+    let magnitude = field.value.abs();
+    if magnitude == 0.0 || (MIN_VALUE..=MAX_VALUE).contains(&magnitude) {
         return Ok(());
     }
-    let (than, what, bound) =
-        if size > LARGEST { ("above", "large", LARGEST) } else { ("below", "small", SMALLEST) };
+    let (direction, adjective, bound) =
+        if magnitude > MAX_VALUE { ("above", "large", MAX_VALUE) } else { ("below", "small", MIN_VALUE) };
     Err(field.error(format!(
-        "`{}` is {:e}: nothing that is measured is as {what} as that ({than} {bound:e}); are the units \
+        "`{}` is {:e}: nothing that is measured is as {adjective} as that ({direction} {bound:e}); are the units \
         right?",
         field.name, field.value
     )))
@@ -169,18 +173,16 @@ fn check_magnitude(field: &MeasuredField) -> Result<(), InputError> {
 
 /// Refuses a second value of a number in a row.
 fn reject_duplicate<'f>(
-    before: &[(usize, &'f MeasuredField)],
+    previous: &[(usize, &'f MeasuredField)],
     line: usize,
     field: &'f MeasuredField,
 ) -> Result<(usize, &'f MeasuredField), InputError> {
-    match before.iter().find(|(own, _)| *own == line) {
-        Some((_, other)) if other.name == field.name => {
+    match previous.iter().find(|(previous_line, _)| *previous_line == line) {
+        Some((_, duplicate)) if duplicate.name == field.name => {
             Err(field.error(format!("`{}` stands twice among what was measured at one load", field.name)))
         }
-        Some((_, other)) => {
-            Err(field
-                .error(format!("`{}` is the same number as `{}`: leave one out", field.name, other.name)))
-        }
+        Some((_, duplicate)) => Err(field
+            .error(format!("`{}` is the same number as `{}`: leave one out", field.name, duplicate.name))),
         None => Ok((line, field)),
     }
 }
@@ -188,21 +190,26 @@ fn reject_duplicate<'f>(
 /// Refuses a utilization above the limit, apart from rounding.
 fn check_utilization(model: &Model, line: &ResultLine, field: &MeasuredField) -> Result<(), InputError> {
     const ROUNDED: f64 = 1.0 + 1e-6;
-    let task = || model.tasks.iter().find(|own| own.name == line.name).map(|own| (own.copies, "threads"));
-    let processor =
-        || model.processors.iter().find(|own| own.name == line.name).map(|own| (own.copies, "cores"));
-    let own = if line.kind == "task" { task() } else { processor() };
-    let Some((Multiplicity::Finite(count), what)) = own.filter(|_| line.kind != "entry") else {
+    let task = || model.tasks.iter().find(|task| task.name == line.name).map(|task| (task.copies, "threads"));
+    let processor = || {
+        model
+            .processors
+            .iter()
+            .find(|processor| processor.name == line.name)
+            .map(|processor| (processor.copies, "cores"))
+    };
+    let counted = if line.kind == "task" { task() } else { processor() };
+    let Some((Multiplicity::Finite(count), unit)) = counted.filter(|_| line.kind != "entry") else {
         return Ok(());
     };
     match line.metric {
         "utilization" if field.value > ROUNDED => Err(field.error(format!(
-            "`{}` cannot be above 1: it is the part of all {what} that is in use; how many are, `{}.busy` \
+            "`{}` cannot be above 1: it is the part of all {unit} that is in use; how many are, `{}.busy` \
             says",
             field.name, line.name
         ))),
         "busy" if field.value > f64::from(count) * ROUNDED => Err(field.error(format!(
-            "`{}` cannot be above {count}: `{}` has no more {what} here",
+            "`{}` cannot be above {count}: `{}` has no more {unit} here",
             field.name, line.name
         ))),
         _ => Ok(()),
@@ -216,7 +223,7 @@ fn is_simulation_only(name: &str) -> bool {
 
 fn field_meaning(
     field: &MeasuredField,
-    known: &[ResultLine],
+    known_lines: &[ResultLine],
     base: &Model,
     make: &ModelFactory<'_>,
 ) -> Result<FieldMeaning, InputError> {
@@ -224,14 +231,15 @@ fn field_meaning(
     if name == "weight" {
         return Ok(FieldMeaning::Weight);
     }
-    if let Some(of) = name.strip_suffix(".half_width") {
-        return match number(of, known) {
+    if let Some(measured_name) = name.strip_suffix(".half_width") {
+        return match line_index(measured_name, known_lines) {
             Some(line) => Ok(FieldMeaning::HalfWidth(line)),
-            None if is_simulation_only(of) => Ok(FieldMeaning::SimulationOnly),
-            None => Err(field.error(format!("no number `{of}` of which this could be half of the interval"))),
+            None if is_simulation_only(measured_name) => Ok(FieldMeaning::SimulationOnly),
+            None => Err(field
+                .error(format!("no number `{measured_name}` of which this could be half of the interval"))),
         };
     }
-    if let Some(line) = number(name, known) {
+    if let Some(line) = line_index(name, known_lines) {
         return Ok(FieldMeaning::Number(line));
     }
     if is_simulation_only(name) {
@@ -243,8 +251,8 @@ fn field_meaning(
     match make(&[(name.to_owned(), field.value)]) {
         Ok(_) => return Ok(FieldMeaning::Setting),
         // The parameter exists, and cannot have this value.
-        Err(why) if !name.contains('.') && !why.contains(&format!("no parameter `${name}`")) => {
-            return Err(field.error(why));
+        Err(error) if !name.contains('.') && !error.contains(&format!("no parameter `${name}`")) => {
+            return Err(field.error(error));
         }
         Err(_) => {}
     }
@@ -259,43 +267,52 @@ fn field_meaning(
 
 /// Finds the line that a name refers to. The name is `task.client.response`, or `client.response`, which is
 /// looked up among tasks, processors, entries, and phases and activities, in this order.
-fn number(name: &str, known: &[ResultLine]) -> Option<usize> {
-    let (whose, metric) = name.rsplit_once('.')?;
+fn line_index(name: &str, known_lines: &[ResultLine]) -> Option<usize> {
+    let (subject, metric) = name.rsplit_once('.')?;
     let metric = if metric == "utilisation" { "utilization" } else { metric };
-    let find = |kind: &str, whose: &str| {
-        known.iter().position(|line| line.kind == kind && line.name == whose && line.metric == metric)
+    let find_line = |kind: &str, subject_name: &str| {
+        known_lines
+            .iter()
+            .position(|line| line.kind == kind && line.name == subject_name && line.metric == metric)
     };
-    let whole = whose.split_once('.').and_then(|(kind, whose)| find(kind, whose));
-    whole.or_else(|| ["task", "processor", "entry", ACTIVITY].into_iter().find_map(|kind| find(kind, whose)))
+    let qualified = subject.split_once('.').and_then(|(kind, subject_name)| find_line(kind, subject_name));
+    qualified.or_else(|| {
+        ["task", "processor", "entry", ACTIVITY].into_iter().find_map(|kind| find_line(kind, subject))
+    })
 }
 
 /// Removes numbers that follow from others of the row and would count twice. These are `busy` if there is
 /// `utilization`, and throughputs of servers if there are those of clients. Of a client's response time,
 /// throughput and `busy` one is kept (Little's law), if the think time is known.
-fn drop_dependent(seen: &mut Vec<MeasuredValue>, model: &Model, free: &[String]) -> usize {
-    let before = seen.len();
-    let all = seen.clone();
-    let has = |kind: &str, name: &str, metric: &str| {
-        all.iter().any(|own| own.kind == kind && own.name == name && own.metric == metric)
+fn drop_dependent(measured: &mut Vec<MeasuredValue>, model: &Model, free: &[String]) -> usize {
+    let initial_count = measured.len();
+    let all_measured = measured.clone();
+    let has_measured = |kind: &str, name: &str, metric: &str| {
+        all_measured.iter().any(|value| value.kind == kind && value.name == name && value.metric == metric)
     };
-    let is_client = |own: &MeasuredValue| {
-        own.kind == "task" && model.tasks.iter().any(|task| task.name == own.name && task.is_client())
+    let is_client = |value: &MeasuredValue| {
+        value.kind == "task" && model.tasks.iter().any(|task| task.name == value.name && task.is_client())
     };
-    let clients = all.iter().any(|own| is_client(own) && matches!(own.metric, "throughput" | "response"));
-    seen.retain(|own| {
-        let thinks = free.contains(&format!("{}.think", own.name));
-        let follows = match own.metric {
-            "busy" if is_client(own) => {
-                has("task", &own.name, "response") || has("task", &own.name, "throughput")
+    let has_client_rates = all_measured
+        .iter()
+        .any(|value| is_client(value) && matches!(value.metric, "throughput" | "response"));
+    measured.retain(|value| {
+        let think_is_free = free.contains(&format!("{}.think", value.name));
+        let is_dependent = match value.metric {
+            "busy" if is_client(value) => {
+                has_measured("task", &value.name, "response")
+                    || has_measured("task", &value.name, "throughput")
             }
-            "busy" => has(own.kind, &own.name, "utilization"),
-            "throughput" if is_client(own) => !thinks && has("task", &own.name, "response"),
-            "throughput" => clients,
+            "busy" => has_measured(value.kind, &value.name, "utilization"),
+            "throughput" if is_client(value) => {
+                !think_is_free && has_measured("task", &value.name, "response")
+            }
+            "throughput" => has_client_rates,
             _ => false,
         };
-        !follows
+        !is_dependent
     });
-    before - seen.len()
+    initial_count - measured.len()
 }
 
 #[derive(Default)]
@@ -323,9 +340,9 @@ impl DroppedCounts {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let mut note = |count: usize, why: &str| {
+        let mut note = |count: usize, error: &str| {
             if count > 0 {
-                notes.push(format!("{count} numbers are left aside: {why}"));
+                notes.push(format!("{count} numbers are left aside: {error}"));
             }
         };
         note(self.simulation_only, "formulas do not have them (percentiles, and what fails)");

@@ -16,69 +16,74 @@ pub(super) struct SingularValueDecomposition {
 }
 
 /// The largest number of sweeps; about ten suffice in practice.
-const SWEEPS: usize = 60;
+const MAX_SWEEPS: usize = 60;
 
 impl SingularValueDecomposition {
     /// Decomposes a matrix given by its columns, which have equal lengths.
     pub(super) fn of(mut columns: Vec<Vec<f64>>) -> Self {
         let count = columns.len();
-        let unit = |place| (0..count).map(|own| if own == place { 1.0 } else { 0.0 }).collect();
-        let mut directions: Vec<Vec<f64>> = (0..count).map(unit).collect();
-        for _ in 0..SWEEPS {
-            let mut turned = false;
-            for one in 0..count {
-                for other in one + 1..count {
-                    let (a, b) = (dot(&columns[one], &columns[one]), dot(&columns[other], &columns[other]));
-                    let both = dot(&columns[one], &columns[other]);
-                    if both.abs() <= 1e-15 * (a * b).sqrt() || both == 0.0 {
+        let unit_vector = |index| (0..count).map(|column| if column == index { 1.0 } else { 0.0 }).collect();
+        let mut directions: Vec<Vec<f64>> = (0..count).map(unit_vector).collect();
+        for _ in 0..MAX_SWEEPS {
+            let mut rotated = false;
+            for first in 0..count {
+                for second in first + 1..count {
+                    let (first_square, second_square) =
+                        (dot(&columns[first], &columns[first]), dot(&columns[second], &columns[second]));
+                    let product = dot(&columns[first], &columns[second]);
+                    if product.abs() <= 1e-15 * (first_square * second_square).sqrt() || product == 0.0 {
                         continue;
                     }
-                    turned = true;
-                    let zeta = (b - a) / (2.0 * both);
+                    rotated = true;
+                    let zeta = (second_square - first_square) / (2.0 * product);
                     let tangent = zeta.signum() / (zeta.abs() + zeta.hypot(1.0));
                     let cosine = 1.0 / tangent.hypot(1.0);
-                    for all in [&mut columns, &mut directions] {
-                        rotate(all, one, other, cosine, cosine * tangent);
+                    for vectors in [&mut columns, &mut directions] {
+                        rotate(vectors, first, second, cosine, cosine * tangent);
                     }
                 }
             }
-            if !turned {
+            if !rotated {
                 break;
             }
         }
         let mut order: Vec<(f64, usize)> =
-            columns.iter().enumerate().map(|(place, own)| (dot(own, own).sqrt(), place)).collect();
-        order.sort_by(|one, other| other.0.total_cmp(&one.0));
+            columns.iter().enumerate().map(|(index, column)| (dot(column, column).sqrt(), index)).collect();
+        order.sort_by(|left, right| right.0.total_cmp(&left.0));
         Self {
             values: order.iter().map(|(value, _)| *value).collect(),
-            scaled: order.iter().map(|(_, place)| columns[*place].clone()).collect(),
-            directions: order.iter().map(|(_, place)| directions[*place].clone()).collect(),
+            scaled: order.iter().map(|(_, index)| columns[*index].clone()).collect(),
+            directions: order.iter().map(|(_, index)| directions[*index].clone()).collect(),
         }
     }
 
     /// Returns the `x` that minimises `|A x - b|² + damping |x|²`.
-    pub(super) fn solve(&self, b: &[f64], damping: f64) -> Vec<f64> {
-        let mut x = vec![0.0; self.directions.len()];
-        for ((own, value), direction) in self.scaled.iter().zip(&self.values).zip(&self.directions) {
-            let under = value * value + damping;
-            if under > 0.0 {
-                let part = dot(own, b) / under;
-                x.iter_mut().zip(direction).for_each(|(x, along)| *x += part * along);
+    pub(super) fn solve(&self, target: &[f64], damping: f64) -> Vec<f64> {
+        let mut solution = vec![0.0; self.directions.len()];
+        for ((scaled_column, value), direction) in self.scaled.iter().zip(&self.values).zip(&self.directions)
+        {
+            let divisor = value * value + damping;
+            if divisor > 0.0 {
+                let coefficient = dot(scaled_column, target) / divisor;
+                solution.iter_mut().zip(direction).for_each(|(component, direction_component)| {
+                    *component += coefficient * direction_component
+                });
             }
         }
-        x
+        solution
     }
 }
 
-fn rotate(columns: &mut [Vec<f64>], one: usize, other: usize, cosine: f64, sine: f64) {
-    let (left, right) = columns.split_at_mut(other);
-    for (a, b) in left[one].iter_mut().zip(&mut right[0]) {
-        (*a, *b) = (cosine * *a - sine * *b, sine * *a + cosine * *b);
+fn rotate(columns: &mut [Vec<f64>], first: usize, second: usize, cosine: f64, sine: f64) {
+    let (left, right) = columns.split_at_mut(second);
+    for (first_value, second_value) in left[first].iter_mut().zip(&mut right[0]) {
+        (*first_value, *second_value) =
+            (cosine * *first_value - sine * *second_value, sine * *first_value + cosine * *second_value);
     }
 }
 
-fn dot(one: &[f64], other: &[f64]) -> f64 {
-    one.iter().zip(other).map(|(a, b)| a * b).sum()
+fn dot(left: &[f64], right: &[f64]) -> f64 {
+    left.iter().zip(right).map(|(a, b)| a * b).sum()
 }
 
 #[cfg(test)]
@@ -94,18 +99,18 @@ mod tests {
             })
         ) {
             let svd = SingularValueDecomposition::of(columns.clone());
-            prop_assert!(svd.values.is_sorted_by(|one, other| one >= other));
-            for (place, column) in columns.iter().enumerate() {
+            prop_assert!(svd.values.is_sorted_by(|left, right| left >= right));
+            for (index, column) in columns.iter().enumerate() {
                 for (row, value) in column.iter().enumerate() {
-                    let parts = svd.scaled.iter().zip(&svd.directions);
-                    let found: f64 = parts.map(|(own, direction)| own[row] * direction[place]).sum();
-                    prop_assert!((found - value).abs() < 1e-9, "{found} {value}");
+                    let scaled_directions = svd.scaled.iter().zip(&svd.directions);
+                    let restored: f64 = scaled_directions.map(|(column_values, direction)| column_values[row] * direction[index]).sum();
+                    prop_assert!((restored - value).abs() < 1e-9, "{restored} {value}");
                 }
             }
-            for one in 0..columns.len() {
-                for other in 0..columns.len() {
-                    let found = dot(&svd.directions[one], &svd.directions[other]);
-                    prop_assert!((found - f64::from(u8::from(one == other))).abs() < 1e-9);
+            for first in 0..columns.len() {
+                for second in 0..columns.len() {
+                    let product = dot(&svd.directions[first], &svd.directions[second]);
+                    prop_assert!((product - f64::from(u8::from(first == second))).abs() < 1e-9);
                 }
             }
         }

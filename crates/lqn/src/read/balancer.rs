@@ -22,11 +22,11 @@ use crate::model::{CallOrder, Multiplicity, RetryPolicy, Routing, RoutingPolicy,
 pub(super) fn is_balancer_format(source: &str) -> bool {
     let mut lines = source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let Some(line) = lines.next() else { return false };
-    let word = |name: &str| {
+    let is_word = |name: &str| {
         let name = name.trim();
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    line.starts_with('[') || line.split_once('=').is_some_and(|(name, _)| word(name))
+    line.starts_with('[') || line.split_once('=').is_some_and(|(name, _)| is_word(name))
 }
 
 #[derive(serde::Deserialize)]
@@ -112,7 +112,7 @@ const UNITS: [(&str, f64, f64); 7] = [
 ];
 
 impl<'de> Deserialize<'de> for TimeValue {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TimeVisitor;
         impl Visitor<'_> for TimeVisitor {
             type Value = TimeValue;
@@ -133,44 +133,44 @@ impl<'de> Deserialize<'de> for TimeValue {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<TimeValue, E> {
-                let found = UNITS.iter().find_map(|(unit, seconds, over)| {
+                let seconds = UNITS.iter().find_map(|(unit, seconds, divisor)| {
                     let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
-                    Some(number * seconds / over)
+                    Some(number * seconds / divisor)
                 });
-                match found {
+                match seconds {
                     Some(seconds) => self.visit_f64(seconds),
                     None => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
                 }
             }
         }
-        from.deserialize_any(TimeVisitor)
+        deserializer.deserialize_any(TimeVisitor)
     }
 }
 
 /// Parses a file.
 pub(super) fn draft(source: &str) -> Result<ModelDraft, InputError> {
-    let places = PositionFinder(source);
+    let positions = PositionFinder(source);
     let file: BalancerFile = toml::from_str(source).map_err(|error| {
-        let at = places.at(error.span().map_or(0, |span| span.start));
+        let position = positions.position_at(error.span().map_or(0, |span| span.start));
         // The message may list alternatives on several lines.
-        at.error(error.message().trim().replace('\n', "; "))
+        position.error(error.message().trim().replace('\n', "; "))
     })?;
-    let mut maker = DraftBuilder { positions: places, draft: ModelDraft::default() };
-    maker.file(&file)?;
-    Ok(maker.draft)
+    let mut builder = DraftBuilder { positions, draft: ModelDraft::default() };
+    builder.file(&file)?;
+    Ok(builder.draft)
 }
 
 struct PositionFinder<'s>(&'s str);
 
 impl PositionFinder<'_> {
-    fn at(&self, byte: usize) -> SourcePosition {
-        let before = self.0.get(..byte).unwrap_or_default();
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        SourcePosition { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
+    fn position_at(&self, byte: usize) -> SourcePosition {
+        let text_before = self.0.get(..byte).unwrap_or_default();
+        let line = text_before.rsplit('\n').next().unwrap_or_default();
+        SourcePosition { line: text_before.matches('\n').count() + 1, column: line.chars().count() + 1 }
     }
 
-    fn of<T>(&self, own: &Spanned<T>) -> SourcePosition {
-        self.at(own.span().start)
+    fn position_of<T>(&self, value: &Spanned<T>) -> SourcePosition {
+        self.position_at(value.span().start)
     }
 }
 
@@ -191,32 +191,34 @@ impl DraftBuilder<'_> {
                 "nobody asks for anything: `[[clients]]` with a name, a group, and a number or a rate",
             ));
         }
-        let own = file.balancer.as_ref();
-        let workers = own.and_then(|own| own.workers.as_ref());
+        let balancer_section = file.balancer.as_ref();
+        let workers = balancer_section.and_then(|section| section.workers.as_ref());
         // Without a table for the balancer, its own work is ignored.
-        let workers = match (own, workers) {
+        let workers = match (balancer_section, workers) {
             (None, _) => Multiplicity::Infinite,
             (_, workers) => self.count(workers, "workers")?.unwrap_or(Multiplicity::Finite(1)),
         };
-        let demand = own.and_then(|own| own.demand.as_ref()).map_or(0.0, |own| own.get_ref().0);
+        let demand = balancer_section
+            .and_then(|section| section.demand.as_ref())
+            .map_or(0.0, |demand| demand.get_ref().0);
         let scheduling = Scheduling::Fcfs;
         let name = |text: &str| SourceName { text: text.to_owned(), at: start };
         self.processor(name("balancer_cpu"), scheduling, workers, 1.0);
         let mut balancer = task(name("balancer"), name("balancer_cpu"), Multiplicity::Infinite);
         let mut chooser = task(name("chooser"), name("chooser_cpu"), Multiplicity::Infinite);
-        let mut rest = Vec::new();
+        let mut chosen_entries = Vec::new();
         for group in &file.group {
             let group_name = self.checked_name(&group.name)?;
-            let targets = self.members(group, &group_name, &mut rest)?;
+            let targets = self.members(group, &group_name, &mut chosen_entries)?;
             let routing = self.routing(group)?;
-            let patience =
+            let retry_policy =
                 self.retry_policy(group.timeout.as_ref(), group.retries.as_ref(), group.backoff.as_ref())?;
             let mut entry = work(group_name.clone(), demand, 1.0);
             balancer.entries.push(group_name.clone());
-            let chosen = choice(&group_name);
-            let router = match (patience, &group.asks) {
+            let choice_name = choice(&group_name);
+            let router = match (retry_policy, &group.asks) {
                 (Some(_), Some(asks)) => {
-                    return Err(self.positions.of(asks).error(
+                    return Err(self.positions.position_of(asks).error(
                         "a balancer that only says whom to ask waits for no member: `timeout`, `retries` and \
                          `backoff` are those of the \
                          clients",
@@ -227,9 +229,9 @@ impl DraftBuilder<'_> {
                     group_name.clone()
                 }
                 (_, asks) => {
-                    self.made(&chosen, format!("`{}`", group_name.text));
-                    chooser.entries.push(chosen.clone());
-                    let mut choosing = work(chosen.clone(), 0.0, 1.0);
+                    self.set_generated_name(&choice_name, format!("`{}`", group_name.text));
+                    chooser.entries.push(choice_name.clone());
+                    let mut choosing = work(choice_name.clone(), 0.0, 1.0);
                     choosing.forwards.extend(targets);
                     match asks {
                         Some(asks) => {
@@ -237,16 +239,14 @@ impl DraftBuilder<'_> {
                             choosing.phases[0].calls.push(DraftCall::new(group_name.clone(), asks, true));
                         }
                         None => {
-                            let call = DraftCall {
-                                retry_policy: patience,
-                                ..DraftCall::new(chosen.clone(), 1.0, true)
-                            };
+                            let call =
+                                DraftCall { retry_policy, ..DraftCall::new(choice_name.clone(), 1.0, true) };
                             entry.phases[0].calls.push(call);
                             entry.phases[0].order = CallOrder::Deterministic;
                         }
                     }
-                    rest.push(choosing);
-                    chosen
+                    chosen_entries.push(choosing);
+                    choice_name
                 }
             };
             self.draft.routes.push((router, routing));
@@ -257,35 +257,36 @@ impl DraftBuilder<'_> {
             self.processor(name("chooser_cpu"), scheduling, Multiplicity::Infinite, 1.0);
             self.draft.tasks.push(chooser);
         }
-        self.draft.entries.extend(rest);
+        self.draft.entries.extend(chosen_entries);
         file.clients.iter().try_for_each(|clients| self.clients(clients, &file.group))
     }
 
-    fn clients(&mut self, own: &ClientsSection, groups: &[GroupSection]) -> Result<(), InputError> {
-        let name = self.checked_name(&own.name)?;
-        let group = own.group.get_ref();
-        let Some(asked) = groups.iter().find(|other| other.name.get_ref() == group) else {
-            let known: Vec<&str> = groups.iter().map(|group| group.name.get_ref().as_str()).collect();
-            let at = self.positions.of(&own.group);
-            return Err(at.error(format!("no group `{group}`; there are {}", known.join(", "))));
+    fn clients(&mut self, section: &ClientsSection, groups: &[GroupSection]) -> Result<(), InputError> {
+        let name = self.checked_name(&section.name)?;
+        let group = section.group.get_ref();
+        let Some(target_group) = groups.iter().find(|group_section| group_section.name.get_ref() == group)
+        else {
+            let known_groups: Vec<&str> = groups.iter().map(|group| group.name.get_ref().as_str()).collect();
+            let position = self.positions.position_of(&section.group);
+            return Err(position.error(format!("no group `{group}`; there are {}", known_groups.join(", "))));
         };
         let users = SourceName { text: format!("{}_users", name.text), at: name.at };
         self.processor(users.clone(), Scheduling::Fcfs, Multiplicity::Infinite, 1.0);
-        let mut who = task(name.clone(), users, Multiplicity::Infinite);
+        let mut client_task = task(name.clone(), users, Multiplicity::Infinite);
         let mut entry = work(name.clone(), 0.0, 1.0);
-        who.entries.push(name.clone());
-        match (&own.number, &own.rate) {
+        client_task.entries.push(name.clone());
+        match (&section.number, &section.rate) {
             (Some(number), None) => {
-                who.is_client = true;
-                who.copies = self.count(Some(number), "clients")?.unwrap_or(Multiplicity::Finite(1));
-                who.think = own.think.as_ref().map_or(0.0, |think| think.get_ref().0);
+                client_task.is_client = true;
+                client_task.copies = self.count(Some(number), "clients")?.unwrap_or(Multiplicity::Finite(1));
+                client_task.think = section.think.as_ref().map_or(0.0, |think| think.get_ref().0);
             }
             (None, Some(rate)) => {
                 entry.arrivals = self.parse_positive(rate, "a rate")?;
-                if let Some(think) = &own.think {
+                if let Some(think) = &section.think {
                     return Err(self
                         .positions
-                        .of(think)
+                        .position_of(think)
                         .error("who comes at a rate does not think: leave `think` out"));
                 }
             }
@@ -297,13 +298,14 @@ impl DraftBuilder<'_> {
                 )));
             }
         }
-        let patience = self.retry_policy(own.timeout.as_ref(), own.retries.as_ref(), own.backoff.as_ref())?;
-        let to = SourceName { text: group.clone(), at: self.positions.of(&own.group) };
-        let to = if asked.asks.is_some() { choice(&to) } else { to };
-        entry.phases[0].calls.push(DraftCall { retry_policy: patience, ..DraftCall::new(to, 1.0, true) });
+        let retry_policy =
+            self.retry_policy(section.timeout.as_ref(), section.retries.as_ref(), section.backoff.as_ref())?;
+        let to = SourceName { text: group.clone(), at: self.positions.position_of(&section.group) };
+        let to = if target_group.asks.is_some() { choice(&to) } else { to };
+        entry.phases[0].calls.push(DraftCall { retry_policy, ..DraftCall::new(to, 1.0, true) });
         // Exactly one request per cycle.
         entry.phases[0].order = CallOrder::Deterministic;
-        self.draft.tasks.push(who);
+        self.draft.tasks.push(client_task);
         self.draft.entries.push(entry);
         Ok(())
     }
@@ -315,15 +317,17 @@ impl DraftBuilder<'_> {
         name: &SourceName,
         entries: &mut Vec<DraftEntry>,
     ) -> Result<Vec<(SourceName, f64)>, InputError> {
-        let equal;
+        let equal_members;
         let members = match (&group.members, group.member.as_slice()) {
             (Some(count), []) => {
-                let at = self.positions.of(count);
-                let Some(Multiplicity::Finite(many @ ..=10_000)) = self.count(Some(count), "members")? else {
-                    return Err(at.error("at most 10000 members"));
+                let position = self.positions.position_of(count);
+                let Some(Multiplicity::Finite(member_count @ ..=10_000)) =
+                    self.count(Some(count), "members")?
+                else {
+                    return Err(position.error("at most 10000 members"));
                 };
-                equal = (0..many).map(|_| MemberSection::default()).collect::<Vec<_>>();
-                equal.as_slice()
+                equal_members = (0..member_count).map(|_| MemberSection::default()).collect::<Vec<_>>();
+                equal_members.as_slice()
             }
             (None, [_, ..]) => group.member.as_slice(),
             _ => {
@@ -333,102 +337,115 @@ impl DraftBuilder<'_> {
                 )));
             }
         };
-        let weight = |own: &MemberSection| {
-            own.weight.as_ref().map_or(Ok(1.0), |own| self.parse_positive(own, "a weight"))
+        let weight = |member: &MemberSection| {
+            member.weight.as_ref().map_or(Ok(1.0), |value| self.parse_positive(value, "a weight"))
         };
         let weights = members.iter().map(weight).collect::<Result<Vec<f64>, _>>()?;
-        let all: f64 = weights.iter().sum();
+        let total_weight: f64 = weights.iter().sum();
         let mut targets = Vec::new();
-        for (number, (own, weight)) in members.iter().zip(weights).enumerate() {
-            let one = match &own.name {
+        for (number, (member, weight)) in members.iter().zip(weights).enumerate() {
+            let member_name = match &member.name {
                 Some(name) => self.checked_name(name)?,
                 None => {
-                    let one = SourceName { text: format!("{}_{}", name.text, number + 1), at: name.at };
-                    self.made(&one, format!("member {} of `{}`", number + 1, name.text));
-                    one
+                    let generated_name =
+                        SourceName { text: format!("{}_{}", name.text, number + 1), at: name.at };
+                    self.set_generated_name(
+                        &generated_name,
+                        format!("member {} of `{}`", number + 1, name.text),
+                    );
+                    generated_name
                 }
             };
-            let demand = own.demand.as_ref().or(group.demand.as_ref());
+            let demand = member.demand.as_ref().or(group.demand.as_ref());
             let demand = demand.ok_or_else(|| {
-                one.at
-                    .error(format!("`{}` needs a demand: the work of one request, such as \"5ms\"", one.text))
+                member_name.at.error(format!(
+                    "`{}` needs a demand: the work of one request, such as \"5ms\"",
+                    member_name.text
+                ))
             })?;
-            let variation = own.variation.as_ref().or(group.variation.as_ref());
-            let variation = variation.map_or(Ok(1.0), |own| self.parse_non_negative(own, "a variation"))?;
-            let cores = own.cores.as_ref().or(group.cores.as_ref());
+            let variation = member.variation.as_ref().or(group.variation.as_ref());
+            let variation =
+                variation.map_or(Ok(1.0), |value| self.parse_non_negative(value, "a variation"))?;
+            let cores = member.cores.as_ref().or(group.cores.as_ref());
             let cores = self.count(cores, "cores")?.unwrap_or(Multiplicity::Finite(1));
-            let threads = own.threads.as_ref().or(group.threads.as_ref());
+            let threads = member.threads.as_ref().or(group.threads.as_ref());
             let threads = self.count(threads, "threads")?.unwrap_or(Multiplicity::Infinite);
-            let speed = own.speed.as_ref().or(group.speed.as_ref());
-            let speed = speed.map_or(Ok(1.0), |own| self.parse_positive(own, "a speed"))?;
-            let cpu = match &own.processor {
-                Some(other) => self.shared(own, other)?,
+            let speed = member.speed.as_ref().or(group.speed.as_ref());
+            let speed = speed.map_or(Ok(1.0), |value| self.parse_positive(value, "a speed"))?;
+            let processor_name = match &member.processor {
+                Some(shared_member) => self.shared(member, shared_member)?,
                 None => {
-                    let cpu = SourceName { text: format!("{}_cpu", one.text), at: one.at };
-                    self.processor(cpu.clone(), Scheduling::ProcessorSharing, cores, speed);
-                    cpu
+                    let own_processor =
+                        SourceName { text: format!("{}_cpu", member_name.text), at: member_name.at };
+                    self.processor(own_processor.clone(), Scheduling::ProcessorSharing, cores, speed);
+                    own_processor
                 }
             };
-            let mut server = task(one.clone(), cpu, threads);
-            if let Some(queue) = own.queue.as_ref().or(group.queue.as_ref()) {
-                let at = self.positions.of(queue);
+            let mut server = task(member_name.clone(), processor_name, threads);
+            if let Some(queue) = member.queue.as_ref().or(group.queue.as_ref()) {
+                let position = self.positions.position_of(queue);
                 if threads == Multiplicity::Infinite {
-                    return Err(at.error(format!(
+                    return Err(position.error(format!(
                         "nothing waits for a thread of `{}`, which has as many as are needed: give it \
                         `threads`",
-                        one.text
+                        member_name.text
                     )));
                 }
-                server.queue_limit = Some((limits::to_queue_limit(*queue.get_ref(), at)?, at));
+                server.queue_limit = Some((limits::to_queue_limit(*queue.get_ref(), position)?, position));
             }
-            server.entries.push(one.clone());
+            server.entries.push(member_name.clone());
             self.draft.tasks.push(server);
-            entries.push(work(one.clone(), demand.get_ref().0, variation));
-            targets.push((one, weight / all));
+            entries.push(work(member_name.clone(), demand.get_ref().0, variation));
+            targets.push((member_name, weight / total_weight));
         }
         Ok(targets)
     }
 
     /// Returns the processor of another member, which this one shares.
-    fn shared(&self, own: &MemberSection, other: &Spanned<String>) -> Result<SourceName, InputError> {
-        let at = self.positions.of(other);
-        if let Some(twice) = own.cores.as_ref().or(own.speed.as_ref()) {
+    fn shared(
+        &self,
+        member: &MemberSection,
+        shared_member: &Spanned<String>,
+    ) -> Result<SourceName, InputError> {
+        let position = self.positions.position_of(shared_member);
+        if let Some(conflicting) = member.cores.as_ref().or(member.speed.as_ref()) {
             return Err(self
                 .positions
-                .of(twice)
+                .position_of(conflicting)
                 .error("`cores` and `speed` are those of the member whose `processor` it is"));
         }
-        let known = self.draft.tasks.iter().find(|task| task.name.text == *other.get_ref());
-        let known = known.ok_or_else(|| {
-            at.error(format!(
+        let matching_task = self.draft.tasks.iter().find(|task| task.name.text == *shared_member.get_ref());
+        let owner_task = matching_task.ok_or_else(|| {
+            position.error(format!(
                 "no member `{}` before this one, whose processor it could run on",
-                other.get_ref()
+                shared_member.get_ref()
             ))
         })?;
-        Ok(SourceName { text: known.processor.text.clone(), at })
+        Ok(SourceName { text: owner_task.processor.text.clone(), at: position })
     }
 
     fn routing(&self, group: &GroupSection) -> Result<Routing, InputError> {
         let mut routing = match &group.policy {
             Some(policy) if policy.get_ref().contains('$') => {
-                let what = format!(
+                let message = format!(
                     "this form has no parameters: write a number here, and change it by its name (--set \
                     {}.age=2)",
                     group.name.get_ref()
                 );
-                return Err(self.positions.of(policy).error(what));
+                return Err(self.positions.position_of(policy).error(message));
             }
             Some(policy) => routing::parse_routing(
                 policy.get_ref(),
-                self.positions.of(policy),
+                self.positions.position_of(policy),
                 &ParameterScope::default(),
             )?,
             None => Routing { policy: RoutingPolicy::Random, max_age: 0.0 },
         };
         if let Some(age) = &group.age {
             if !routing.policy.uses_loads() {
-                let what = format!("`{}` looks at no loads, which could have an age", routing.policy.name());
-                return Err(self.positions.of(age).error(what));
+                let message =
+                    format!("`{}` looks at no loads, which could have an age", routing.policy.name());
+                return Err(self.positions.position_of(age).error(message));
             }
             routing.max_age = age.get_ref().0;
         }
@@ -441,63 +458,75 @@ impl DraftBuilder<'_> {
         retries: Option<&Spanned<f64>>,
         backoff: Option<&Spanned<TimeValue>>,
     ) -> Result<Option<RetryPolicy>, InputError> {
-        let mut patience = None;
+        let mut retry_policy = None;
         let times = [("timeout", timeout), ("backoff", backoff)];
-        let times = times.map(|(word, own)| own.map(|own| (word, own.get_ref().0, self.positions.of(own))));
-        let retries = retries.map(|own| ("retries", *own.get_ref(), self.positions.of(own)));
-        for (word, value, at) in times.into_iter().flatten().chain(retries) {
-            limits::set_retry_setting(patience.get_or_insert(RetryPolicy::UNLIMITED), word, value, at)?;
+        let times = times.map(|(setting_name, setting)| {
+            setting.map(|value| (setting_name, value.get_ref().0, self.positions.position_of(value)))
+        });
+        let retries =
+            retries.map(|setting| ("retries", *setting.get_ref(), self.positions.position_of(setting)));
+        for (setting_name, value, position) in times.into_iter().flatten().chain(retries) {
+            limits::set_retry_setting(
+                retry_policy.get_or_insert(RetryPolicy::UNLIMITED),
+                setting_name,
+                value,
+                position,
+            )?;
         }
-        Ok(patience)
+        Ok(retry_policy)
     }
 
     /// Checks a name that all formats allow: two or more letters, digits and `_`.
-    fn checked_name(&self, own: &Spanned<String>) -> Result<SourceName, InputError> {
-        let (text, at) = (own.get_ref(), self.positions.of(own));
-        let letters = text.chars().all(|c| c.is_alphanumeric() || c == '_') && text.chars().count() > 1;
-        if letters && text.starts_with(|c: char| c.is_alphabetic() || c == '_') {
-            return Ok(SourceName { text: text.clone(), at });
+    fn checked_name(&self, name: &Spanned<String>) -> Result<SourceName, InputError> {
+        let (text, position) = (name.get_ref(), self.positions.position_of(name));
+        let is_valid = text.chars().all(|c| c.is_alphanumeric() || c == '_') && text.chars().count() > 1;
+        if is_valid && text.starts_with(|c: char| c.is_alphabetic() || c == '_') {
+            return Ok(SourceName { text: text.clone(), at: position });
         }
-        Err(at.error(format!(
+        Err(position.error(format!(
             "`{text}` is no name: two or more of letters, digits and `_`, the first no digit"
         )))
     }
 
-    fn count(&self, own: Option<&Spanned<f64>>, what: &str) -> Result<Option<Multiplicity>, InputError> {
-        let Some(own) = own else { return Ok(None) };
-        let value = *own.get_ref();
-        let found = super::text::to_multiplicity(value);
-        let wrong = || {
+    fn count(
+        &self,
+        optional: Option<&Spanned<f64>>,
+        quantity: &str,
+    ) -> Result<Option<Multiplicity>, InputError> {
+        let Some(field) = optional else { return Ok(None) };
+        let value = *field.get_ref();
+        let multiplicity = super::text::to_multiplicity(value);
+        let invalid_count = || {
             self.positions
-                .of(own)
-                .error(format!("there cannot be {value} {what}: a whole number from 1 on, or inf"))
+                .position_of(field)
+                .error(format!("there cannot be {value} {quantity}: a whole number from 1 on, or inf"))
         };
-        found.map(Some).ok_or_else(wrong)
+        multiplicity.map(Some).ok_or_else(invalid_count)
     }
 
-    fn parse_positive(&self, own: &Spanned<f64>, what: &str) -> Result<f64, InputError> {
-        let value = *own.get_ref();
-        let good = value > 0.0 && value.is_finite();
-        if good {
+    fn parse_positive(&self, field: &Spanned<f64>, quantity: &str) -> Result<f64, InputError> {
+        let value = *field.get_ref();
+        let is_positive = value > 0.0 && value.is_finite();
+        if is_positive {
             Ok(value)
         } else {
-            Err(self.positions.of(own).error(format!("{what} is above 0, not {value}")))
+            Err(self.positions.position_of(field).error(format!("{quantity} is above 0, not {value}")))
         }
     }
 
-    fn parse_non_negative(&self, own: &Spanned<f64>, what: &str) -> Result<f64, InputError> {
-        let value = *own.get_ref();
-        let good = value >= 0.0 && value.is_finite();
-        if good {
+    fn parse_non_negative(&self, field: &Spanned<f64>, quantity: &str) -> Result<f64, InputError> {
+        let value = *field.get_ref();
+        let is_valid = value >= 0.0 && value.is_finite();
+        if is_valid {
             Ok(value)
         } else {
-            Err(self.positions.of(own).error(format!("{what} is 0 or more, not {value}")))
+            Err(self.positions.position_of(field).error(format!("{quantity} is 0 or more, not {value}")))
         }
     }
 
     /// Records a generated name with its description.
-    fn made(&mut self, name: &SourceName, called: String) {
-        self.draft.generated_names.push((name.text.clone(), called));
+    fn set_generated_name(&mut self, name: &SourceName, description: String) {
+        self.draft.generated_names.push((name.text.clone(), description));
     }
 
     fn processor(&mut self, name: SourceName, scheduling: Scheduling, copies: Multiplicity, speed: f64) {

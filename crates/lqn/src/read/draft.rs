@@ -125,11 +125,11 @@ impl DraftTask {
 
 impl ModelDraft {
     /// Handles a SPEX setting whose value is a string: the model's comment, or one that no number depends on.
-    pub(super) fn set_text(&mut self, name: &str, text: &str, at: SourcePosition) {
+    pub(super) fn set_text(&mut self, name: &str, text: &str, position: SourcePosition) {
         if name == "model_comment" {
             self.comment = text.to_owned();
         } else {
-            self.notes.push(format!("line {}: `${name}`, which is a text, is left aside", at.line));
+            self.notes.push(format!("line {}: `${name}`, which is a text, is left aside", position.line));
         }
     }
 
@@ -137,14 +137,15 @@ impl ModelDraft {
     pub(super) fn unused_priority_notes(&self) -> impl Iterator<Item = String> {
         let tasks =
             self.tasks.iter().filter(|task| task.scheduling == Scheduling::HeadOfLine && !task.is_client);
-        let used: HashSet<&str> =
+        let prioritized: HashSet<&str> =
             tasks.flat_map(|task| &task.entries).map(|name| name.text.as_str()).collect();
-        let idle = self.entries.iter();
-        let idle = idle.filter(move |own| own.priority != 0 && !used.contains(own.name.text.as_str()));
-        idle.map(|own| {
+        let entries = self.entries.iter();
+        let unused = entries
+            .filter(move |entry| entry.priority != 0 && !prioritized.contains(entry.name.text.as_str()));
+        unused.map(|entry| {
             format!(
                 "the priority of entry `{}` is not used: its task serves in the order of requests",
-                own.name.text
+                entry.name.text
             )
         })
     }

@@ -11,24 +11,25 @@ pub(super) struct ExpressionParser<'t, 's, 'g> {
 }
 
 /// The deepest nesting of brackets and operators.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// The precedence level of `**`.
-const POWER: usize = 5;
+const POWER_LEVEL: usize = 5;
 
 impl ExpressionParser<'_, '_, '_> {
     fn token(&self) -> &Token {
         &self.tokens[self.next.min(self.tokens.len() - 1)]
     }
 
-    fn at(&self) -> SourcePosition {
+    fn position(&self) -> SourcePosition {
         self.token().at
     }
 
-    fn accept(&mut self, mark: &str) -> bool {
-        let found = matches!(self.token().kind, TokenKind::Punctuation(own) if own == mark);
-        self.next += usize::from(found);
-        found
+    fn accept(&mut self, symbol: &str) -> bool {
+        let is_next =
+            matches!(self.token().kind, TokenKind::Punctuation(punctuation) if punctuation == symbol);
+        self.next += usize::from(is_next);
+        is_next
     }
 
     /// Parses one value or several: `[a, b, c]`, or `[from : to, step]`.
@@ -38,21 +39,23 @@ impl ExpressionParser<'_, '_, '_> {
         }
         let mut values = vec![self.value(0)?];
         if self.accept(":") {
-            let at = self.at();
+            let position = self.position();
             let to = self.value(0)?;
             let step = if self.accept(",") { self.value(0)? } else { 1.0 };
             let count = ((to - values[0]) / step + 1e-9).floor();
             if !(step != 0.0 && (0.0..=10_000.0).contains(&count)) {
-                return Err(at.error("a range has an end that its step leads to, in at most 10000 steps"));
+                return Err(
+                    position.error("a range has an end that its step leads to, in at most 10000 steps")
+                );
             }
-            let first = values[0];
-            values = (0..=count as usize).map(|turn| first + step * turn as f64).collect();
+            let start = values[0];
+            values = (0..=count as usize).map(|step_index| start + step * step_index as f64).collect();
         }
         while self.accept(",") {
             values.push(self.value(0)?);
         }
-        let at = self.at();
-        if self.accept("]") { Ok(values) } else { Err(at.error("`]` is missing")) }
+        let position = self.position();
+        if self.accept("]") { Ok(values) } else { Err(position.error("`]` is missing")) }
     }
 
     /// Parses one value.
@@ -61,23 +64,23 @@ impl ExpressionParser<'_, '_, '_> {
         if !self.accept("?") {
             return Ok(condition);
         }
-        let yes = self.value(depth + 1)?;
-        let at = self.at();
+        let value_if_true = self.value(depth + 1)?;
+        let position = self.position();
         if !self.accept(":") {
-            return Err(at.error("`:` is missing: `condition ? this : that`"));
+            return Err(position.error("`:` is missing: `condition ? this : that`"));
         }
-        let no = self.value(depth + 1)?;
-        Ok(if condition == 0.0 { no } else { yes })
+        let value_if_false = self.value(depth + 1)?;
+        Ok(if condition == 0.0 { value_if_false } else { value_if_true })
     }
 
     /// Parses operators of at least this precedence level.
     fn binary(&mut self, level: usize, depth: usize) -> Result<f64, InputError> {
         const LEVELS: [&[&str]; 6] =
             [&["|"], &["&"], &["==", "!=", "<=", ">=", "<", ">"], &["+", "-"], &["*", "/", "%"], &["**"]];
-        if depth > DEEPEST {
-            return Err(self.at().error("this is nested too deeply"));
+        if depth > MAX_DEPTH {
+            return Err(self.position().error("this is nested too deeply"));
         }
-        let Some(marks) = LEVELS.get(level) else { return self.unary(depth) };
+        let Some(operators) = LEVELS.get(level) else { return self.unary(depth) };
         let mut left = self.binary(level + 1, depth)?;
         loop {
             // In `a -1`, the scanner has taken the sign as part of the number.
@@ -87,18 +90,18 @@ impl ExpressionParser<'_, '_, '_> {
                 left += self.binary(level + 1, depth)?;
                 continue;
             }
-            let Some(mark) = marks.iter().find(|mark| self.accept(mark)) else { return Ok(left) };
-            let right = self.binary(if level == POWER { level } else { level + 1 }, depth + 1)?;
-            let truth = |holds: bool| if holds { 1.0 } else { 0.0 };
-            left = match *mark {
-                "|" => truth(left != 0.0 || right != 0.0),
-                "&" => truth(left != 0.0 && right != 0.0),
-                "==" => truth(left == right),
-                "!=" => truth(left != right),
-                "<=" => truth(left <= right),
-                ">=" => truth(left >= right),
-                "<" => truth(left < right),
-                ">" => truth(left > right),
+            let Some(operator) = operators.iter().find(|symbol| self.accept(symbol)) else { return Ok(left) };
+            let right = self.binary(if level == POWER_LEVEL { level } else { level + 1 }, depth + 1)?;
+            let to_number = |holds: bool| if holds { 1.0 } else { 0.0 };
+            left = match *operator {
+                "|" => to_number(left != 0.0 || right != 0.0),
+                "&" => to_number(left != 0.0 && right != 0.0),
+                "==" => to_number(left == right),
+                "!=" => to_number(left != right),
+                "<=" => to_number(left <= right),
+                ">=" => to_number(left >= right),
+                "<" => to_number(left < right),
+                ">" => to_number(left > right),
                 "+" => left + right,
                 "-" => left - right,
                 "*" => left * right,
@@ -110,64 +113,66 @@ impl ExpressionParser<'_, '_, '_> {
     }
 
     fn unary(&mut self, depth: usize) -> Result<f64, InputError> {
-        if depth > DEEPEST {
-            return Err(self.at().error("this is nested too deeply"));
+        if depth > MAX_DEPTH {
+            return Err(self.position().error("this is nested too deeply"));
         }
         // A power binds more tightly than a sign.
         if self.accept("-") {
-            return Ok(-self.binary(POWER, depth + 1)?);
+            return Ok(-self.binary(POWER_LEVEL, depth + 1)?);
         }
         if self.accept("!") {
             return Ok(if self.unary(depth + 1)? == 0.0 { 1.0 } else { 0.0 });
         }
         if self.accept("(") {
             let value = self.value(depth + 1)?;
-            let at = self.at();
-            return if self.accept(")") { Ok(value) } else { Err(at.error("`)` is missing")) };
+            let position = self.position();
+            return if self.accept(")") { Ok(value) } else { Err(position.error("`)` is missing")) };
         }
-        let Token { kind, at } = self.token().clone();
+        let Token { kind, at: position } = self.token().clone();
         self.next += 1;
         match kind {
             TokenKind::Number(value, _) if value.is_sign_negative() && self.accept("**") => {
-                Ok(-(-value).powf(self.binary(POWER, depth + 1)?))
+                Ok(-(-value).powf(self.binary(POWER_LEVEL, depth + 1)?))
             }
             TokenKind::Number(value, _) => Ok(value),
-            TokenKind::Variable(name) => self.scope.value(&name, at),
-            TokenKind::Word(name) => self.function(&name, at, depth),
+            TokenKind::Variable(name) => self.scope.value(&name, position),
+            TokenKind::Word(name) => self.function(&name, position, depth),
             _ => {
                 self.next -= 1;
-                Err(at.error("expected a number, a parameter such as `$x`, or `(`"))
+                Err(position.error("expected a number, a parameter such as `$x`, or `(`"))
             }
         }
     }
 
-    fn function(&mut self, name: &str, at: SourcePosition, depth: usize) -> Result<f64, InputError> {
-        let function = FUNCTIONS.into_iter().find(|(own, _)| *own == name);
+    fn function(&mut self, name: &str, position: SourcePosition, depth: usize) -> Result<f64, InputError> {
+        let function = FUNCTIONS.into_iter().find(|(candidate, _)| *candidate == name);
         let Some((_, function)) = function else {
             let names = FUNCTIONS.map(|(name, _)| name).join(", ");
-            return Err(at.error(format!("no function `{name}`; there are {names}")));
+            return Err(position.error(format!("no function `{name}`; there are {names}")));
         };
         if !self.accept("(") {
-            return Err(self.at().error(format!("`(` is missing after `{name}`")));
+            return Err(self.position().error(format!("`(` is missing after `{name}`")));
         }
         let mut values = vec![self.value(depth + 1)?];
         while self.accept(",") {
             values.push(self.value(depth + 1)?);
         }
-        let end = self.at();
+        let end = self.position();
         if !self.accept(")") {
             return Err(end.error("`)` is missing"));
         }
         let count = match function {
-            MathFunction::One(_) => "one value",
-            MathFunction::Two(_) => "two values",
-            MathFunction::Many(_) => "",
+            MathFunction::Unary(_) => "one value",
+            MathFunction::Binary(_) => "two values",
+            MathFunction::Variadic(_) => "",
         };
         match (function, values.as_slice()) {
-            (MathFunction::One(of), [value]) => Ok(of(*value)),
-            (MathFunction::Two(of), [one, other]) => Ok(of(*one, *other)),
-            (MathFunction::Many(of), values) => Ok(values.iter().copied().reduce(of).unwrap_or_default()),
-            _ => Err(at.error(format!("`{name}` is of {count}"))),
+            (MathFunction::Unary(apply), [value]) => Ok(apply(*value)),
+            (MathFunction::Binary(apply), [first, second]) => Ok(apply(*first, *second)),
+            (MathFunction::Variadic(combine), values) => {
+                Ok(values.iter().copied().reduce(combine).unwrap_or_default())
+            }
+            _ => Err(position.error(format!("`{name}` is of {count}"))),
         }
     }
 }
@@ -175,33 +180,33 @@ impl ExpressionParser<'_, '_, '_> {
 /// A function, by its number of arguments.
 #[derive(Clone, Copy)]
 enum MathFunction {
-    One(fn(f64) -> f64),
-    Two(fn(f64, f64) -> f64),
+    Unary(fn(f64) -> f64),
+    Binary(fn(f64, f64) -> f64),
     /// Any number of arguments, folded in pairs.
-    Many(fn(f64, f64) -> f64),
+    Variadic(fn(f64, f64) -> f64),
 }
 
 /// The functions of SPEX, and the others of a calculator. Angles are in radians.
 const FUNCTIONS: [(&str, MathFunction); 19] = [
-    ("abs", MathFunction::One(f64::abs)),
-    ("ceil", MathFunction::One(f64::ceil)),
-    ("floor", MathFunction::One(f64::floor)),
-    ("round", MathFunction::One(f64::round)),
-    ("exp", MathFunction::One(f64::exp)),
-    ("log", MathFunction::One(f64::ln)),
-    ("log10", MathFunction::One(f64::log10)),
-    ("sqrt", MathFunction::One(f64::sqrt)),
-    ("sin", MathFunction::One(f64::sin)),
-    ("cos", MathFunction::One(f64::cos)),
-    ("tan", MathFunction::One(f64::tan)),
-    ("asin", MathFunction::One(f64::asin)),
-    ("acos", MathFunction::One(f64::acos)),
-    ("atan", MathFunction::One(f64::atan)),
-    ("atan2", MathFunction::Two(f64::atan2)),
-    ("pow", MathFunction::Two(f64::powf)),
-    ("fmod", MathFunction::Two(|one, other| one % other)),
-    ("min", MathFunction::Many(f64::min)),
-    ("max", MathFunction::Many(f64::max)),
+    ("abs", MathFunction::Unary(f64::abs)),
+    ("ceil", MathFunction::Unary(f64::ceil)),
+    ("floor", MathFunction::Unary(f64::floor)),
+    ("round", MathFunction::Unary(f64::round)),
+    ("exp", MathFunction::Unary(f64::exp)),
+    ("log", MathFunction::Unary(f64::ln)),
+    ("log10", MathFunction::Unary(f64::log10)),
+    ("sqrt", MathFunction::Unary(f64::sqrt)),
+    ("sin", MathFunction::Unary(f64::sin)),
+    ("cos", MathFunction::Unary(f64::cos)),
+    ("tan", MathFunction::Unary(f64::tan)),
+    ("asin", MathFunction::Unary(f64::asin)),
+    ("acos", MathFunction::Unary(f64::acos)),
+    ("atan", MathFunction::Unary(f64::atan)),
+    ("atan2", MathFunction::Binary(f64::atan2)),
+    ("pow", MathFunction::Binary(f64::powf)),
+    ("fmod", MathFunction::Binary(|dividend, divisor| dividend % divisor)),
+    ("min", MathFunction::Variadic(f64::min)),
+    ("max", MathFunction::Variadic(f64::max)),
 ];
 
 #[cfg(test)]
@@ -246,7 +251,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        for (text, why) in [
+        for (text, expected) in [
             ("$y", "`$y` has no value"),
             ("1 +", "expected a number"),
             ("(1", "`)` is missing"),
@@ -256,8 +261,8 @@ mod tests {
             ("min()", "expected a number"),
             ("[1 : 2, 0]", "a range"),
         ] {
-            let trouble = values(text).unwrap_err();
-            assert!(trouble.message.contains(why), "{text}: {trouble}");
+            let error = values(text).unwrap_err();
+            assert!(error.message.contains(expected), "{text}: {error}");
         }
         let deep = "(".repeat(100_000);
         assert!(values(&deep).unwrap_err().message.contains("too deeply"));

@@ -26,38 +26,38 @@ pub(super) fn parse_pragmas(
         let Some((name, value)) = rest.split_once('=') else { continue };
         let name = name.trim();
         // Returns the column of a part of the line, in characters.
-        let column = |part: &str| {
-            let bytes = (part.as_ptr() as usize).saturating_sub(line.as_ptr() as usize);
+        let column = |fragment: &str| {
+            let bytes = (fragment.as_ptr() as usize).saturating_sub(line.as_ptr() as usize);
             line.get(..bytes).map_or(1, |before| before.chars().count() + 1)
         };
-        let at = |part: &str| SourcePosition { line: number + 1, column: column(part) };
+        let position_of = |fragment: &str| SourcePosition { line: number + 1, column: column(fragment) };
         if let Some(task) = name.strip_prefix("queue.") {
-            let own = draft.tasks.iter_mut().find(|own| own.name.text == task);
-            let own = own.ok_or_else(|| at(task).error(format!("no task `{task}`")))?;
-            if own.queue_limit.is_some() {
-                return Err(at(task).error(format!("the queue of `{task}` has a limit already")));
+            let found_task = draft.tasks.iter_mut().find(|candidate| candidate.name.text == task);
+            let draft_task =
+                found_task.ok_or_else(|| position_of(task).error(format!("no task `{task}`")))?;
+            if draft_task.queue_limit.is_some() {
+                return Err(position_of(task).error(format!("the queue of `{task}` has a limit already")));
             }
-            let limit = to_queue_limit(parse_number(value, at(value), scope)?, at(value))?;
-            own.queue_limit = Some((limit, at(task)));
+            let limit = to_queue_limit(parse_number(value, position_of(value), scope)?, position_of(value))?;
+            draft_task.queue_limit = Some((limit, position_of(task)));
         } else if let Some(call) = name.strip_prefix("call.") {
             let parts: Vec<&str> = call.split('.').collect();
             let (from, phase, to) = match parts.as_slice() {
                 [from, to] => (*from, None, *to),
                 [from, phase @ ("1" | "2" | "3"), to] => (*from, phase.parse::<usize>().ok(), *to),
-                _ => return Err(at(call).error("expected `call.FROM.TO`, or `call.FROM.PHASE.TO`")),
+                _ => return Err(position_of(call).error("expected `call.FROM.TO`, or `call.FROM.PHASE.TO`")),
             };
-            let patience = parse_retry_policy(value, at(value), scope)?;
-            let mut found = false;
-            for own in bodies(draft, from, phase) {
-                for call in own.calls.iter_mut().filter(|call| call.waits && call.to.text == to) {
-                    call.retry_policy = Some(patience);
-                    found = true;
+            let retry_policy = parse_retry_policy(value, position_of(value), scope)?;
+            let mut is_matched = false;
+            for activity in caller_activities(draft, from, phase) {
+                for call in activity.calls.iter_mut().filter(|call| call.waits && call.to.text == to) {
+                    call.retry_policy = Some(retry_policy);
+                    is_matched = true;
                 }
             }
-            if !found {
-                return Err(
-                    at(call).error(format!("`{from}` makes no call to `{to}` whose answer it waits for"))
-                );
+            if !is_matched {
+                return Err(position_of(call)
+                    .error(format!("`{from}` makes no call to `{to}` whose answer it waits for")));
             }
         }
     }
@@ -65,116 +65,123 @@ pub(super) fn parse_pragmas(
 }
 
 /// Returns the phases of an entry, or else the activity of this name.
-fn bodies<'d>(draft: &'d mut ModelDraft, from: &str, phase: Option<usize>) -> Vec<&'d mut DraftActivity> {
-    let entry = draft.entries.iter().position(|own| own.name.text == from && own.start.is_none());
-    if let Some(place) = entry {
-        let phases = draft.entries[place].phases.iter_mut().enumerate();
+fn caller_activities<'d>(
+    draft: &'d mut ModelDraft,
+    from: &str,
+    phase: Option<usize>,
+) -> Vec<&'d mut DraftActivity> {
+    let entry =
+        draft.entries.iter().position(|candidate| candidate.name.text == from && candidate.start.is_none());
+    if let Some(index) = entry {
+        let phases = draft.entries[index].phases.iter_mut().enumerate();
         return phases
-            .filter(|(at, _)| phase.is_none_or(|phase| phase == at + 1))
-            .map(|(_, own)| own)
+            .filter(|(index, _)| phase.is_none_or(|phase| phase == index + 1))
+            .map(|(_, activity)| activity)
             .collect();
     }
-    let all = draft.tasks.iter_mut().flat_map(|task| &mut task.activities);
-    all.filter(|own| phase.is_none() && own.name.text == from).collect()
+    let activities = draft.tasks.iter_mut().flat_map(|task| &mut task.activities);
+    activities.filter(|activity| phase.is_none() && activity.name.text == from).collect()
 }
 
 /// Parses a specification such as `timeout(0.5) retries(2)`.
 fn parse_retry_policy(
     text: &str,
-    at: SourcePosition,
+    position: SourcePosition,
     scope: &ParameterScope<'_>,
 ) -> Result<RetryPolicy, InputError> {
-    let mut patience = RetryPolicy::UNLIMITED;
+    let mut retry_policy = RetryPolicy::UNLIMITED;
     if text.trim().is_empty() {
-        return Err(at.error("expected timeout(TIME), retries(NUMBER) or backoff(TIME)"));
+        return Err(position.error("expected timeout(TIME), retries(NUMBER) or backoff(TIME)"));
     }
-    let mut given: Vec<&str> = Vec::new();
-    for part in text.split_whitespace() {
-        let bytes = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
-        let before = text.get(..bytes).map_or(0, |before| before.chars().count());
-        let at = SourcePosition { column: at.column + before, ..at };
-        let inner = part.strip_suffix(')').and_then(|part| part.split_once('('));
-        let known = inner
-            .and_then(|(word, value)| Some((RETRY_SETTINGS.into_iter().find(|own| *own == word)?, value)));
-        let (word, value) = known.ok_or_else(|| {
-            at.error(format!("expected timeout(TIME), retries(NUMBER) or backoff(TIME), not `{part}`"))
+    let mut words: Vec<&str> = Vec::new();
+    for setting_text in text.split_whitespace() {
+        let bytes = (setting_text.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+        let column_offset = text.get(..bytes).map_or(0, |prefix| prefix.chars().count());
+        let position = SourcePosition { column: position.column + column_offset, ..position };
+        let inner = setting_text.strip_suffix(')').and_then(|part| part.split_once('('));
+        let setting = inner
+            .and_then(|(word, value)| Some((RETRY_SETTINGS.into_iter().find(|name| *name == word)?, value)));
+        let (setting_name, value) = setting.ok_or_else(|| {
+            position.error(format!(
+                "expected timeout(TIME), retries(NUMBER) or backoff(TIME), not `{setting_text}`"
+            ))
         })?;
-        if given.contains(&word) {
-            return Err(at.error(format!("`{word}` stands there twice")));
+        if words.contains(&setting_name) {
+            return Err(position.error(format!("`{setting_name}` stands there twice")));
         }
-        given.push(word);
-        set_retry_setting(&mut patience, word, parse_number(value, at, scope)?, at)?;
+        words.push(setting_name);
+        set_retry_setting(&mut retry_policy, setting_name, parse_number(value, position, scope)?, position)?;
     }
-    Ok(patience)
+    Ok(retry_policy)
 }
 
 /// Parses a number, or a parameter.
 pub(super) fn parse_number(
     text: &str,
-    at: SourcePosition,
+    position: SourcePosition,
     scope: &ParameterScope<'_>,
 ) -> Result<f64, InputError> {
     let text = text.trim();
     if let Some(parameter) = text.strip_prefix('$') {
-        return scope.value(parameter, at);
+        return scope.value(parameter, position);
     }
     let value = text.parse().ok().filter(|value: &f64| value.is_finite());
-    value.ok_or_else(|| at.error(format!("expected a number, not `{text}`")))
+    value.ok_or_else(|| position.error(format!("expected a number, not `{text}`")))
 }
 
 /// Sets one of [`RETRY_SETTINGS`].
 pub(super) fn set_retry_setting(
-    patience: &mut RetryPolicy,
-    word: &str,
+    retry_policy: &mut RetryPolicy,
+    setting_name: &str,
     value: f64,
-    at: SourcePosition,
+    position: SourcePosition,
 ) -> Result<(), InputError> {
-    match word {
-        "timeout" if value > 0.0 && value.is_finite() => patience.timeout = value,
-        "timeout" => return Err(at.error(format!("a timeout is a time above 0, not {value}"))),
+    match setting_name {
+        "timeout" if value > 0.0 && value.is_finite() => retry_policy.timeout = value,
+        "timeout" => return Err(position.error(format!("a timeout is a time above 0, not {value}"))),
         "retries" if value.fract() == 0.0 && (0.0..=f64::from(RetryPolicy::MAX_RETRIES)).contains(&value) => {
-            patience.retries = value as u32;
+            retry_policy.retries = value as u32;
         }
         "retries" => {
-            return Err(at.error(format!(
+            return Err(position.error(format!(
                 "retries are a whole number from 0 to {}, not {value}",
                 RetryPolicy::MAX_RETRIES
             )));
         }
-        _ if value >= 0.0 && value.is_finite() => patience.backoff = value,
-        _ => return Err(at.error(format!("a backoff is a time from 0 on, not {value}"))),
+        _ if value >= 0.0 && value.is_finite() => retry_policy.backoff = value,
+        _ => return Err(position.error(format!("a backoff is a time from 0 on, not {value}"))),
     }
     Ok(())
 }
 
 /// Converts a priority, any whole number.
-pub(super) fn to_priority(value: f64, at: SourcePosition) -> Result<i32, InputError> {
+pub(super) fn to_priority(value: f64, position: SourcePosition) -> Result<i32, InputError> {
     if value.fract() == 0.0 && value.abs() <= 1e9 {
         return Ok(value as i32);
     }
-    Err(at.error(format!("a priority is a whole number, not {value}")))
+    Err(position.error(format!("a priority is a whole number, not {value}")))
 }
 
 /// Converts a quorum, the number of branches that a join waits for.
-pub(super) fn to_quorum(value: f64, at: SourcePosition) -> Result<u32, InputError> {
+pub(super) fn to_quorum(value: f64, position: SourcePosition) -> Result<u32, InputError> {
     if value.fract() == 0.0 && (0.0..=1e6).contains(&value) {
         return Ok(value as u32);
     }
-    Err(at.error(format!("a quorum is a whole number, not {value}")))
+    Err(position.error(format!("a quorum is a whole number, not {value}")))
 }
 
 /// Converts a number of replicas.
-pub(super) fn to_replicas(value: f64, at: SourcePosition) -> Result<u32, InputError> {
+pub(super) fn to_replicas(value: f64, position: SourcePosition) -> Result<u32, InputError> {
     if value.fract() == 0.0 && (1.0..=1e5).contains(&value) {
         return Ok(value as u32);
     }
-    Err(at.error(format!("of replicas there is a whole number from 1 to 100000, not {value}")))
+    Err(position.error(format!("of replicas there is a whole number from 1 to 100000, not {value}")))
 }
 
 /// Converts a queue limit.
-pub(super) fn to_queue_limit(value: f64, at: SourcePosition) -> Result<u32, InputError> {
+pub(super) fn to_queue_limit(value: f64, position: SourcePosition) -> Result<u32, InputError> {
     if value.fract() == 0.0 && (0.0..=1e6).contains(&value) {
         return Ok(value as u32);
     }
-    Err(at.error(format!("a limit of a queue is a whole number from 0 to 1000000, not {value}")))
+    Err(position.error(format!("a limit of a queue is a whole number from 0 to 1000000, not {value}")))
 }

@@ -10,7 +10,7 @@ use super::{InputError, SourcePosition, limits};
 type ElementSchema = (&'static str, Option<&'static [&'static str]>, &'static [&'static str]);
 
 /// The schema, as in `lqn.xsd` of the LQNS distribution.
-const KNOWN: &[ElementSchema] = &[
+const ELEMENTS: &[ElementSchema] = &[
     ("processor", None, &["name", "multiplicity", "speed-factor", "scheduling", "replication", "quantum"]),
     (
         "task",
@@ -70,44 +70,49 @@ const KNOWN: &[ElementSchema] = &[
 /// # Errors
 /// Returns the first unknown part with its position.
 pub(super) fn check_document(document: &Document<'_>, root: Node<'_, '_>) -> Result<(), InputError> {
-    let at = |start: usize| {
-        let place = document.text_pos_at(start);
-        SourcePosition { line: place.row as usize, column: place.col as usize }
+    let position_at = |start: usize| {
+        let text_position = document.text_pos_at(start);
+        SourcePosition { line: text_position.row as usize, column: text_position.col as usize }
     };
     for node in root.descendants().filter(Node::is_element) {
         let name = node.tag_name().name();
-        for own in node.attributes().filter(|own| own.namespace() == Some(limits::NAMESPACE)) {
-            let known = match name {
-                "task" => own.name() == "queue-limit",
-                "synch-call" | "asynch-call" => limits::RETRY_SETTINGS.contains(&own.name()),
+        for attribute in
+            node.attributes().filter(|candidate| candidate.namespace() == Some(limits::NAMESPACE))
+        {
+            let is_known = match name {
+                "task" => attribute.name() == "queue-limit",
+                "synch-call" | "asynch-call" => limits::RETRY_SETTINGS.contains(&attribute.name()),
                 _ => false,
             };
-            if !known {
-                return Err(at(own.range().start).error(format!(
+            if !is_known {
+                return Err(position_at(attribute.range().start).error(format!(
                     "`{}` of `{name}` is not known; there are queue-limit of a task, and timeout, retries \
                      and backoff of a \
                      synch-call",
-                    own.name()
+                    attribute.name()
                 )));
             }
         }
-        let Some((_, children, attributes)) = KNOWN.iter().find(|known| known.0 == name) else { continue };
-        let strange = |own: &roxmltree::Attribute<'_, '_>| {
-            own.namespace().is_none() && !attributes.contains(&own.name())
+        let Some((_, children, attributes)) = ELEMENTS.iter().find(|schema| schema.0 == name) else {
+            continue;
         };
-        if let Some(own) = node.attributes().find(strange) {
-            let there = if attributes.is_empty() { "none".to_owned() } else { attributes.join(", ") };
-            let why = format!("`{name}` has no `{}`; there are: {there}", own.name());
-            return Err(at(own.range().start).error(why));
+        let is_unknown = |attribute: &roxmltree::Attribute<'_, '_>| {
+            attribute.namespace().is_none() && !attributes.contains(&attribute.name())
+        };
+        if let Some(unknown) = node.attributes().find(is_unknown) {
+            let allowed = if attributes.is_empty() { "none".to_owned() } else { attributes.join(", ") };
+            let error = format!("`{name}` has no `{}`; there are: {allowed}", unknown.name());
+            return Err(position_at(unknown.range().start).error(error));
         }
         let Some(children) = children else { continue };
-        let strange = |own: &Node<'_, '_>| {
-            let child = own.tag_name().name();
-            own.is_element() && !child.starts_with("result-") && !children.contains(&child)
+        let is_unsupported = |element: &Node<'_, '_>| {
+            let child = element.tag_name().name();
+            element.is_element() && !child.starts_with("result-") && !children.contains(&child)
         };
-        if let Some(own) = node.children().find(strange) {
-            let what = own.tag_name().name();
-            return Err(at(own.range().start).error(format!("`{what}` in `{name}` is not supported")));
+        if let Some(unsupported) = node.children().find(is_unsupported) {
+            let element_name = unsupported.tag_name().name();
+            return Err(position_at(unsupported.range().start)
+                .error(format!("`{element_name}` in `{name}` is not supported")));
         }
     }
     Ok(())

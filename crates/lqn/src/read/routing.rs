@@ -18,9 +18,12 @@ pub(super) fn parse_pragmas(
         let Some((name, value)) = rest.split_once('=') else { continue };
         let Some(entry) = name.trim().strip_prefix("route.") else { continue };
         // The column of the entry's name, in characters.
-        let at = line.find("route.").map_or(0, |place| line[..place].chars().count());
-        let at = SourcePosition { line: number + 1, column: at + "route.".len() + 1 };
-        draft.routes.push((SourceName { text: entry.to_owned(), at }, parse_routing(value, at, scope)?));
+        let column = line.find("route.").map_or(0, |byte_index| line[..byte_index].chars().count());
+        let position = SourcePosition { line: number + 1, column: column + "route.".len() + 1 };
+        draft.routes.push((
+            SourceName { text: entry.to_owned(), at: position },
+            parse_routing(value, position, scope)?,
+        ));
     }
     Ok(())
 }
@@ -28,7 +31,7 @@ pub(super) fn parse_pragmas(
 /// Parses a policy such as `least_loaded(0.5)`.
 pub(super) fn parse_routing(
     text: &str,
-    at: SourcePosition,
+    position: SourcePosition,
     scope: &ParameterScope<'_>,
 ) -> Result<Routing, InputError> {
     let text = text.trim();
@@ -36,23 +39,26 @@ pub(super) fn parse_routing(
         Some((word, age)) => (word, Some(age.trim())),
         None => (text, None),
     };
-    let found = RoutingPolicy::ALL.into_iter().find(|(name, _)| *name == word.trim());
+    let known_policy = RoutingPolicy::ALL.into_iter().find(|(name, _)| *name == word.trim());
     let names = || RoutingPolicy::ALL.map(|(name, _)| name).join(", ");
-    let (_, policy) = found.ok_or_else(|| at.error(format!("no policy `{word}`; there are {}", names())))?;
+    let (_, policy) =
+        known_policy.ok_or_else(|| position.error(format!("no policy `{word}`; there are {}", names())))?;
     let age = match age {
         None => 0.0,
         Some(text) => {
             let age = if text.starts_with('$') {
-                Some(limits::parse_number(text, at, scope)?)
+                Some(limits::parse_number(text, position, scope)?)
             } else {
                 text.parse().ok()
             };
             let age = age.filter(|age: &f64| age.is_finite() && *age >= 0.0);
-            age.ok_or_else(|| at.error(format!("the age of loads is a number from 0 on, not `{text}`")))?
+            age.ok_or_else(|| {
+                position.error(format!("the age of loads is a number from 0 on, not `{text}`"))
+            })?
         }
     };
     if age > 0.0 && !policy.uses_loads() {
-        return Err(at.error(format!("`{word}` looks at no loads, which could have an age")));
+        return Err(position.error(format!("`{word}` looks at no loads, which could have an age")));
     }
     Ok(Routing { policy, max_age: age })
 }

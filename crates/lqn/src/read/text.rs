@@ -14,7 +14,7 @@ pub(super) fn draft(source: &str, scope: &mut ParameterScope<'_>) -> Result<Mode
     let mut parser = LqnParser { tokens: tokenize(source)?, next: 0, scope };
     let mut draft = ModelDraft::default();
     loop {
-        let Token { kind, at } = parser.next_token();
+        let Token { kind, at: position } = parser.next_token();
         match kind {
             TokenKind::End => {
                 routing::parse_pragmas(source, &mut draft, parser.scope)?;
@@ -30,16 +30,23 @@ pub(super) fn draft(source: &str, scope: &mut ParameterScope<'_>) -> Result<Mode
                 "A" => parser.activities(&mut draft)?,
                 "R" | "C" => {
                     parser.skip_section();
-                    let what =
+                    let section_name =
                         if section == "R" { "results to print" } else { "a loop until results converge" };
-                    draft.notes.push(format!("line {}: {what} (section {section}) is left aside", at.line));
+                    draft.notes.push(format!(
+                        "line {}: {section_name} (section {section}) is left aside",
+                        position.line
+                    ));
                 }
-                "U" => return Err(at.error("groups that share a processor (section U) are not supported")),
-                other => {
-                    return Err(at.error(format!("no section `{other}`; there are G, P, T, E, A, R and C")));
+                "U" => {
+                    return Err(position.error("groups that share a processor (section U) are not supported"));
+                }
+                unknown => {
+                    return Err(
+                        position.error(format!("no section `{unknown}`; there are G, P, T, E, A, R and C"))
+                    );
                 }
             },
-            _ => return Err(at.error("expected a section (G, P, T, E or A) or a parameter (`$x = 1`)")),
+            _ => return Err(position.error("expected a section (G, P, T, E or A) or a parameter (`$x = 1`)")),
         }
     }
 }
@@ -55,7 +62,7 @@ impl LqnParser<'_, '_> {
         &self.tokens[self.next.min(self.tokens.len() - 1)].kind
     }
 
-    fn at(&self) -> SourcePosition {
+    fn position(&self) -> SourcePosition {
         self.tokens[self.next.min(self.tokens.len() - 1)].at
     }
 
@@ -65,37 +72,37 @@ impl LqnParser<'_, '_> {
         token
     }
 
-    fn is_mark(&self, mark: &str) -> bool {
-        matches!(self.peek(), TokenKind::Punctuation(own) if *own == mark)
+    fn is_mark(&self, symbol: &str) -> bool {
+        matches!(self.peek(), TokenKind::Punctuation(punctuation) if *punctuation == symbol)
     }
 
-    fn accept(&mut self, mark: &str) -> bool {
-        let found = self.is_mark(mark);
-        self.next += usize::from(found);
-        found
+    fn accept(&mut self, symbol: &str) -> bool {
+        let is_next = self.is_mark(symbol);
+        self.next += usize::from(is_next);
+        is_next
     }
 
-    fn expect(&mut self, mark: &str) -> Result<(), InputError> {
-        if self.accept(mark) { Ok(()) } else { Err(self.at().error(format!("expected `{mark}`"))) }
+    fn expect(&mut self, symbol: &str) -> Result<(), InputError> {
+        if self.accept(symbol) { Ok(()) } else { Err(self.position().error(format!("expected `{symbol}`"))) }
     }
 
     fn is_word(&self, word: &str) -> bool {
-        matches!(self.peek(), TokenKind::Word(own) if own == word)
+        matches!(self.peek(), TokenKind::Word(next_word) if next_word == word)
     }
 
     /// Consumes the `-1` that ends a list, if it is next.
     fn accept_list_end(&mut self) -> bool {
-        let found = matches!(self.peek(), TokenKind::Number(_, spelling) if spelling == "-1");
-        self.next += usize::from(found);
-        found
+        let is_end = matches!(self.peek(), TokenKind::Number(_, spelling) if spelling == "-1");
+        self.next += usize::from(is_end);
+        is_end
     }
 
-    fn name(&mut self, what: &str) -> Result<SourceName, InputError> {
-        let Token { kind, at } = self.next_token();
+    fn name(&mut self, item: &str) -> Result<SourceName, InputError> {
+        let Token { kind, at: position } = self.next_token();
         match kind {
-            TokenKind::Word(text) => Ok(SourceName { text, at }),
-            TokenKind::Number(value, text) if value >= 0.0 => Ok(SourceName { text, at }),
-            _ => Err(at.error(format!("expected the name of {what}"))),
+            TokenKind::Word(text) => Ok(SourceName { text, at: position }),
+            TokenKind::Number(value, text) if value >= 0.0 => Ok(SourceName { text, at: position }),
+            _ => Err(position.error(format!("expected the name of {item}"))),
         }
     }
 
@@ -108,29 +115,33 @@ impl LqnParser<'_, '_> {
     }
 
     /// Parses a number, a parameter, or `@infinity`.
-    fn number(&mut self, what: &str) -> Result<f64, InputError> {
-        let Token { kind, at } = self.next_token();
+    fn number(&mut self, quantity: &str) -> Result<f64, InputError> {
+        let Token { kind, at: position } = self.next_token();
         let value = match kind {
             TokenKind::Number(value, _) => value,
-            TokenKind::Variable(name) => self.scope.value(&name, at)?,
+            TokenKind::Variable(name) => self.scope.value(&name, position)?,
             TokenKind::Punctuation("@") if self.is_word("infinity") => {
                 self.next += 1;
                 f64::INFINITY
             }
-            _ => return Err(at.error(format!("expected {what}: a number or a parameter such as `$x`"))),
+            _ => {
+                return Err(
+                    position.error(format!("expected {quantity}: a number or a parameter such as `$x`"))
+                );
+            }
         };
         if value < 0.0 || value.is_nan() {
-            return Err(at.error(format!("{what} cannot be {value}")));
+            return Err(position.error(format!("{quantity} cannot be {value}")));
         }
         Ok(value)
     }
 
     /// Parses a multiplicity.
     fn copies(&mut self) -> Result<Multiplicity, InputError> {
-        let at = self.at();
+        let position = self.position();
         let count = self.number("how many there are")?;
         to_multiplicity(count).ok_or_else(|| {
-            at.error(format!("there cannot be {count} of it: a whole number from 1 on, or @infinity"))
+            position.error(format!("there cannot be {count} of it: a whole number from 1 on, or @infinity"))
         })
     }
 
@@ -139,7 +150,7 @@ impl LqnParser<'_, '_> {
     fn parameter(&mut self, name: &str, draft: &mut ModelDraft) -> Result<(), InputError> {
         self.expect("=")?;
         if let TokenKind::Text(text) = self.peek() {
-            draft.set_text(name, text, self.at());
+            draft.set_text(name, text, self.position());
             self.next += 1;
             return Ok(());
         }
@@ -169,7 +180,7 @@ impl LqnParser<'_, '_> {
     }
 
     /// Skips the announced number of items, which is not binding.
-    fn count(&mut self) {
+    fn skip_count(&mut self) {
         if matches!(self.peek(), TokenKind::Number(..) | TokenKind::Variable(_)) && !self.accept_list_end() {
             self.next += 1;
         }
@@ -191,11 +202,13 @@ impl LqnParser<'_, '_> {
     }
 
     fn entries(&mut self, draft: &mut ModelDraft) -> Result<(), InputError> {
-        self.count();
+        self.skip_count();
         while !self.accept_list_end() {
-            let Token { kind, at } = self.next_token();
+            let Token { kind, at: position } = self.next_token();
             let TokenKind::Word(letter) = kind else {
-                return Err(at.error("expected what is said of an entry: s, c, f, y, z, F, a, A, Z or p"));
+                return Err(
+                    position.error("expected what is said of an entry: s, c, f, y, z, F, a, A, Z or p")
+                );
             };
             match letter.as_str() {
                 "s" => self.phases(draft, "a demand", |phase, value, _| phase.demand = value)?,
@@ -238,26 +251,27 @@ impl LqnParser<'_, '_> {
                 }
                 "p" => {
                     let entry = self.entry(draft)?;
-                    let at = self.at();
-                    draft.entries[entry].priority = limits::to_priority(self.number("a priority")?, at)?;
+                    let position = self.position();
+                    draft.entries[entry].priority =
+                        limits::to_priority(self.number("a priority")?, position)?;
                     self.end_phases()?;
                 }
                 "M" => {
                     self.phases(draft, "a longest time", |_, _, _| ())?;
-                    draft.notes.push(format!("line {}: `M` of an entry is left aside", at.line));
+                    draft.notes.push(format!("line {}: `M` of an entry is left aside", position.line));
                 }
                 "H" => {
                     self.entry(draft)?;
                     self.number("a phase")?;
                     self.histogram()?;
-                    draft.notes.push(format!("line {}: `H` of an entry is left aside", at.line));
+                    draft.notes.push(format!("line {}: `H` of an entry is left aside", position.line));
                 }
                 "P" | "V" | "R" | "U" | "W" | "X" => {
-                    return Err(at.error("semaphores and locks are not supported"));
+                    return Err(position.error("semaphores and locks are not supported"));
                 }
-                other => {
-                    return Err(at.error(format!(
-                        "nothing is called `{other}` of an entry; there are s, c, f, y, z, F, a, A, Z and p"
+                unknown => {
+                    return Err(position.error(format!(
+                        "nothing is called `{unknown}` of an entry; there are s, c, f, y, z, F, a, A, Z and p"
                     )));
                 }
             }
@@ -283,8 +297,8 @@ impl LqnParser<'_, '_> {
     /// Returns the index of the entry with this name, which is created when it is first mentioned.
     fn entry(&mut self, draft: &mut ModelDraft) -> Result<usize, InputError> {
         let name = self.name("an entry")?;
-        if let Some(place) = draft.entries.iter().position(|entry| entry.name.text == name.text) {
-            return Ok(place);
+        if let Some(index) = draft.entries.iter().position(|entry| entry.name.text == name.text) {
+            return Ok(index);
         }
         draft.entries.push(DraftEntry { name, ..DraftEntry::default() });
         Ok(draft.entries.len() - 1)
@@ -294,7 +308,7 @@ impl LqnParser<'_, '_> {
     fn phases(
         &mut self,
         draft: &mut ModelDraft,
-        what: &str,
+        quantity: &str,
         set: impl Fn(&mut DraftActivity, f64, SourcePosition),
     ) -> Result<(), InputError> {
         let entry = self.entry(draft)?;
@@ -302,9 +316,9 @@ impl LqnParser<'_, '_> {
             if self.ends_phases() {
                 break;
             }
-            let at = self.at();
-            let value = self.number(what)?;
-            set(&mut draft.entries[entry].phases[phase], value, at);
+            let position = self.position();
+            let value = self.number(quantity)?;
+            set(&mut draft.entries[entry].phases[phase], value, position);
         }
         self.end_phases()
     }
@@ -324,13 +338,13 @@ impl LqnParser<'_, '_> {
 
     /// Returns `true` if the next `-1` ends the section, because another section or the end follows it.
     fn ends_section(&self) -> bool {
-        let after = |more: usize| self.tokens.get(self.next + more).map(|token| &token.kind);
-        match after(1) {
+        let token_after = |offset: usize| self.tokens.get(self.next + offset).map(|token| &token.kind);
+        match token_after(1) {
             None | Some(TokenKind::End | TokenKind::Variable(_)) => true,
             // A section begins with `A task s …`, a property with `A entry activity`.
-            Some(TokenKind::Word(word)) if word == "A" => match after(3) {
+            Some(TokenKind::Word(word)) if word == "A" => match token_after(3) {
                 Some(TokenKind::Word(word)) => word.chars().count() == 1,
-                other => other == Some(&TokenKind::Punctuation(":")),
+                token => token == Some(&TokenKind::Punctuation(":")),
             },
             Some(TokenKind::Word(word)) => matches!(word.as_str(), "G" | "P" | "T" | "E" | "U" | "R" | "C"),
             _ => false,
@@ -343,6 +357,6 @@ pub(super) fn to_multiplicity(count: f64) -> Option<Multiplicity> {
     if count == f64::INFINITY {
         return Some(Multiplicity::Infinite);
     }
-    let whole = count.fract() == 0.0 && (1.0..=1e6).contains(&count);
-    whole.then_some(Multiplicity::Finite(count as u32))
+    let is_whole = count.fract() == 0.0 && (1.0..=1e6).contains(&count);
+    is_whole.then_some(Multiplicity::Finite(count as u32))
 }

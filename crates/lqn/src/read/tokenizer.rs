@@ -24,7 +24,7 @@ pub(super) enum TokenKind {
     End,
 }
 
-const MARKS: [&str; 31] = [
+const SYMBOLS: [&str; 31] = [
     "->", "**", "<=", ">=", "==", "!=", "-", "+", "*", "/", "(", ")", "[", "]", ",", ";", ":", "=", "<", ">",
     "&", "|", "?", "!", "%", "@", "{", "}", "^", "~", "$",
 ];
@@ -32,43 +32,43 @@ const MARKS: [&str; 31] = [
 /// Returns all tokens, and an end.
 pub(super) fn tokenize(source: &str) -> Result<Vec<Token>, InputError> {
     let mut tokens = Vec::new();
-    let mut at = SourcePosition { line: 1, column: 1 };
+    let mut position = SourcePosition { line: 1, column: 1 };
     let mut rest = source;
     while let Some(first) = rest.chars().next() {
         let length = match first {
             '#' => rest.find('\n').unwrap_or(rest.len()),
             _ if first.is_whitespace() => first.len_utf8(),
             _ => {
-                let (kind, length) = first_token(rest, at)?;
-                tokens.push(Token { kind, at });
+                let (kind, length) = first_token(rest, position)?;
+                tokens.push(Token { kind, at: position });
                 length
             }
         };
-        for passed in rest[..length].chars() {
-            if passed == '\n' {
-                at = SourcePosition { line: at.line + 1, column: 1 };
+        for character in rest[..length].chars() {
+            if character == '\n' {
+                position = SourcePosition { line: position.line + 1, column: 1 };
             } else {
-                at.column += 1;
+                position.column += 1;
             }
         }
         rest = &rest[length..];
     }
-    tokens.push(Token { kind: TokenKind::End, at });
+    tokens.push(Token { kind: TokenKind::End, at: position });
     Ok(tokens)
 }
 
 /// Returns the token at the beginning of `rest`, which is no space, and its length in bytes.
-fn first_token(rest: &str, at: SourcePosition) -> Result<(TokenKind, usize), InputError> {
+fn first_token(rest: &str, position: SourcePosition) -> Result<(TokenKind, usize), InputError> {
     let first = rest.chars().next().unwrap_or(' ');
-    let span = |taken: fn(char) -> bool| rest.find(|c| !taken(c)).unwrap_or(rest.len());
+    let prefix_length = |is_part: fn(char) -> bool| rest.find(|c| !is_part(c)).unwrap_or(rest.len());
     if is_letter(first) {
-        let length = span(is_word);
+        let length = prefix_length(is_word);
         return Ok((TokenKind::Word(rest[..length].to_owned()), length));
     }
     if first == '"' {
         let inner = &rest[1..];
         let Some(length) = inner.find('"') else {
-            return Err(at.error("a text that does not end: `\"` is missing"));
+            return Err(position.error("a text that does not end: `\"` is missing"));
         };
         return Ok((TokenKind::Text(inner[..length].to_owned()), length + 2));
     }
@@ -79,21 +79,21 @@ fn first_token(rest: &str, at: SourcePosition) -> Result<(TokenKind, usize), Inp
         }
     }
     let digits = rest.strip_prefix('-').unwrap_or(rest);
-    let number = digits.starts_with(|c: char| c.is_ascii_digit())
+    let is_number = digits.starts_with(|c: char| c.is_ascii_digit())
         || (digits.starts_with('.') && digits[1..].starts_with(|c: char| c.is_ascii_digit()));
     // In an expression, `a -1` is still a subtraction: see `expression`.
-    if number {
+    if is_number {
         let sign = rest.len() - digits.len();
         let length = sign + number_length(digits);
         let spelling = &rest[..length];
         let value = spelling.replace(['d', 'D'], "e").parse();
-        let value = value.map_err(|_| at.error(format!("`{spelling}` is not a number")))?;
+        let value = value.map_err(|_| position.error(format!("`{spelling}` is not a number")))?;
         return Ok((TokenKind::Number(value, spelling.to_owned()), length));
     }
-    let mark = MARKS.into_iter().find(|mark| rest.starts_with(mark));
-    match mark {
-        Some(mark) => Ok((TokenKind::Punctuation(mark), mark.len())),
-        None => Err(at.error(format!("`{}` means nothing here", first.escape_debug()))),
+    let symbol = SYMBOLS.into_iter().find(|candidate| rest.starts_with(candidate));
+    match symbol {
+        Some(symbol) => Ok((TokenKind::Punctuation(symbol), symbol.len())),
+        None => Err(position.error(format!("`{}` means nothing here", first.escape_debug()))),
     }
 }
 
@@ -106,10 +106,10 @@ fn number_length(text: &str) -> usize {
         length += 1 + digits(length + 1);
     }
     if matches!(bytes.get(length), Some(b'e' | b'E' | b'd' | b'D')) {
-        let signed = length + 1 + usize::from(matches!(bytes.get(length + 1), Some(b'+' | b'-')));
-        let exponent = if signed <= bytes.len() { digits(signed) } else { 0 };
+        let exponent_start = length + 1 + usize::from(matches!(bytes.get(length + 1), Some(b'+' | b'-')));
+        let exponent = if exponent_start <= bytes.len() { digits(exponent_start) } else { 0 };
         if exponent > 0 {
-            length = signed + exponent;
+            length = exponent_start + exponent;
         }
     }
     length
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn words_have_places() {
-        let found = tokenize("P 2 # processors\n  p cpu_1 f\t-1 $x 1.5e-3 \"a b\" -> 3d2").unwrap();
-        let kinds: Vec<TokenKind> = found.iter().map(|token| token.kind.clone()).collect();
+        let tokens = tokenize("P 2 # processors\n  p cpu_1 f\t-1 $x 1.5e-3 \"a b\" -> 3d2").unwrap();
+        let kinds: Vec<TokenKind> = tokens.iter().map(|token| token.kind.clone()).collect();
         let number = |value, spelling: &str| TokenKind::Number(value, spelling.to_owned());
         let word = |text: &str| TokenKind::Word(text.to_owned());
         assert_eq!(
@@ -150,13 +150,13 @@ mod tests {
                 TokenKind::End
             ]
         );
-        assert_eq!((found[2].at.line, found[2].at.column), (2, 3));
+        assert_eq!((tokens[2].at.line, tokens[2].at.column), (2, 3));
     }
 
     #[test]
     fn what_is_no_word_is_refused_with_its_place() {
-        let trouble = tokenize("P 0\n  p \u{1}").unwrap_err();
-        assert_eq!((trouble.line, trouble.column), (2, 5), "{trouble}");
+        let error = tokenize("P 0\n  p \u{1}").unwrap_err();
+        assert_eq!((error.line, error.column), (2, 5), "{error}");
         assert!(tokenize("G \"endless").unwrap_err().message.contains("does not end"));
     }
 }

@@ -125,17 +125,17 @@ impl CompiledModel {
         let mut ranks: Vec<i32> = model.tasks.iter().map(|task| task.priority).chain([0]).collect();
         ranks.sort_unstable();
         ranks.dedup();
-        let places = 0..model.activities.len();
-        let mut activities: Vec<CompiledActivity> = places
-            .map(|place| step(model, ActivityId(place), &ranks, &mut loops, &mut retry_policies))
+        let indices = 0..model.activities.len();
+        let mut activities: Vec<CompiledActivity> = indices
+            .map(|index| compile_activity(model, ActivityId(index), &ranks, &mut loops, &mut retry_policies))
             .collect();
         let mut entries = Vec::new();
         for entry in &model.entries {
             let start = match &entry.body {
                 EntryBody::Graph(start) => *start,
                 EntryBody::Phases(phases) => {
-                    for (phase, following) in phases.iter().zip(phases.iter().skip(1)) {
-                        activities[phase.0].successors = CompiledSuccessors::Or(vec![(1.0, following.0)]);
+                    for (phase, next_phase) in phases.iter().zip(phases.iter().skip(1)) {
+                        activities[phase.0].successors = CompiledSuccessors::Or(vec![(1.0, next_phase.0)]);
                     }
                     activities[phases[0].0].replies = ReplyTargets::OwnCaller;
                     phases[0]
@@ -183,30 +183,30 @@ impl CompiledModel {
 
 /// Returns the index of a priority; the highest ones share one if there are more than 65,535.
 fn rank(ranks: &[i32], priority: i32) -> u16 {
-    u16::try_from(ranks.partition_point(|own| *own < priority)).unwrap_or(u16::MAX)
+    u16::try_from(ranks.partition_point(|candidate| *candidate < priority)).unwrap_or(u16::MAX)
 }
 
-fn step(
+fn compile_activity(
     model: &Model,
     id: ActivityId,
     ranks: &[i32],
     loops: &mut Vec<CompiledLoop>,
-    patience: &mut Vec<RetryPolicy>,
+    retry_policies: &mut Vec<RetryPolicy>,
 ) -> CompiledActivity {
     let activity = &model.activities[id.0];
     let task = &model.tasks[activity.task.0];
     let total: f64 = activity.calls.iter().map(|call| call.count).sum();
     let mean = activity.demand / model.processors[task.processor.0].speed / (total + 1.0);
-    let mut ask = |call: &Call| {
-        let own = call.retry_policy.filter(|_| call.waits).map(|own| {
-            patience.push(own);
-            patience.len() as u32 - 1
+    let mut compile_call = |call: &Call| {
+        let policy_index = call.retry_policy.filter(|_| call.waits).map(|policy| {
+            retry_policies.push(policy);
+            retry_policies.len() as u32 - 1
         });
         let rank = rank(ranks, task.priority);
         CompiledCall {
             entry: call.entry.0 as u32,
             waits: call.waits,
-            retry_policy: own.unwrap_or(NO_RETRY_POLICY),
+            retry_policy: policy_index.unwrap_or(NO_RETRY_POLICY),
             rank,
         }
     };
@@ -217,14 +217,14 @@ fn step(
         let mut sum = 0.0;
         let targets = activity.calls.iter().map(|call| {
             sum += call.count / total;
-            (ends + (1.0 - ends) * sum, ask(call))
+            (ends + (1.0 - ends) * sum, compile_call(call))
         });
         CallPlan::Stochastic { targets: targets.collect(), ends }
     } else {
-        let targets = activity.calls.iter().map(|call| (call.count as u32, ask(call)));
+        let targets = activity.calls.iter().map(|call| (call.count as u32, compile_call(call)));
         CallPlan::Exact { targets: targets.collect(), ordered: activity.order == CallOrder::List }
     };
-    let answers = if activity.replies.is_empty() {
+    let replies = if activity.replies.is_empty() {
         ReplyTargets::NoCaller
     } else {
         ReplyTargets::CallersOf(activity.replies.iter().map(|entry| entry.0).collect())
@@ -235,33 +235,36 @@ fn step(
         think: activity.think,
         slice: WorkDistribution::new(mean, activity.variation),
         calls,
-        replies: answers,
-        successors: then(&activity.successors, loops),
+        replies,
+        successors: compile_successors(&activity.successors, loops),
     }
 }
 
-fn then(next: &Successors, loops: &mut Vec<CompiledLoop>) -> CompiledSuccessors {
-    let summed = |ways: &[(f64, ActivityId)], all: f64| {
+fn compile_successors(successors: &Successors, loops: &mut Vec<CompiledLoop>) -> CompiledSuccessors {
+    let cumulative = |branches: &[(f64, ActivityId)], total: f64| {
         let mut sum = 0.0;
-        let ways = ways.iter().map(|(share, to)| {
-            sum += share / all;
+        let cumulative_shares = branches.iter().map(|(share, to)| {
+            sum += share / total;
             (sum, to.0)
         });
-        ways.collect()
+        cumulative_shares.collect()
     };
-    match next {
+    match successors {
         Successors::End => CompiledSuccessors::End,
-        Successors::Or(ways) => CompiledSuccessors::Or(summed(ways, 1.0)),
-        Successors::And(ways) => CompiledSuccessors::And(ways.iter().map(|to| to.0).collect()),
-        Successors::Join { join, wanted, branches, then: after } => CompiledSuccessors::Join {
+        Successors::Or(branches) => CompiledSuccessors::Or(cumulative(branches, 1.0)),
+        Successors::And(branches) => CompiledSuccessors::And(branches.iter().map(|to| to.0).collect()),
+        Successors::Join { join, wanted, branches, then: next_successors } => CompiledSuccessors::Join {
             join: *join,
             wanted: *wanted,
             branches: *branches,
-            then: Box::new(then(after, loops)),
+            then: Box::new(compile_successors(next_successors, loops)),
         },
         Successors::Loop { bodies, exit } => {
-            let turns: f64 = bodies.iter().map(|(count, _)| count).sum();
-            loops.push(CompiledLoop { bodies: summed(bodies, turns + 1.0), exit: exit.map(|exit| exit.0) });
+            let total_count: f64 = bodies.iter().map(|(count, _)| count).sum();
+            loops.push(CompiledLoop {
+                bodies: cumulative(bodies, total_count + 1.0),
+                exit: exit.map(|exit| exit.0),
+            });
             CompiledSuccessors::Loop(loops.len() - 1)
         }
     }

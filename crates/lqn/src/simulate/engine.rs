@@ -31,7 +31,7 @@ mod work;
 /// The absence of an index.
 const NONE: u32 = u32::MAX;
 /// The largest number of actions at one moment.
-const AT_ONCE: u64 = 10_000_000;
+const MAX_ACTIONS: u64 = 10_000_000;
 
 /// A simulation run.
 pub(super) struct Engine<'p> {
@@ -58,7 +58,7 @@ pub(super) struct Engine<'p> {
     last_cycle_starts: (f64, u64),
     /// The number of events so far.
     pub(super) events: u64,
-    pub(super) tally: RunStatistics,
+    pub(super) statistics: RunStatistics,
     /// The largest number of requests, threads or branches at a time.
     max_records: usize,
 }
@@ -87,7 +87,7 @@ enum PendingAction {
 }
 
 impl<'p> Engine<'p> {
-    pub(super) fn new(model: &Model, program: &'p CompiledModel, seed: u64, most: usize) -> Self {
+    pub(super) fn new(model: &Model, program: &'p CompiledModel, seed: u64, max_records: usize) -> Self {
         let mut engine = Self {
             program,
             streams: RandomStreams::new(model, seed),
@@ -105,29 +105,29 @@ impl<'p> Engine<'p> {
             actions: Vec::new(),
             last_cycle_starts: (0.0, 0),
             events: 0,
-            tally: RunStatistics::new(model),
-            max_records: most,
+            statistics: RunStatistics::new(model),
+            max_records,
         };
-        for crew in &program.tasks {
-            engine.tasks.push(TaskState { free_threads: crew.copies, queue: VecDeque::new() });
+        for task in &program.tasks {
+            engine.tasks.push(TaskState { free_threads: task.copies, queue: VecDeque::new() });
         }
-        for (place, crew) in program.tasks.iter().enumerate() {
-            for _ in 0..crew.think.and(crew.copies).unwrap_or(0) {
-                let thread = ThreadRecord { task: place as u32, request: NONE, ..ThreadRecord::default() };
+        for (index, task) in program.tasks.iter().enumerate() {
+            for _ in 0..task.think.and(task.copies).unwrap_or(0) {
+                let thread = ThreadRecord { task: index as u32, request: NONE, ..ThreadRecord::default() };
                 let thread = engine.threads.insert(thread);
                 engine.start_think_time(thread);
             }
         }
         // Clients exist from the beginning.
         engine.max_records += engine.threads.count();
-        for (place, entry) in program.entries.iter().enumerate() {
+        for (index, entry) in program.entries.iter().enumerate() {
             if entry.arrivals > 0.0 {
-                engine.arrival(place as u32);
+                engine.schedule_arrival(index as u32);
             }
-            let key = engine.streams.routes[place].fingerprint();
-            let route = entry.routing.map(|routing| RoutingState::new(entry, program, routing, key));
+            let routing_key = engine.streams.routes[index].fingerprint();
+            let route = entry.routing.map(|routing| RoutingState::new(entry, program, routing, routing_key));
             if let Some(age) = route.as_ref().map(|route| route.max_age).filter(|age| *age > 0.0) {
-                engine.at(age, SimulationEvent::LoadRefresh(place as u32));
+                engine.schedule(age, SimulationEvent::LoadRefresh(index as u32));
             }
             engine.routes.push(route);
         }
@@ -154,32 +154,32 @@ impl<'p> Engine<'p> {
     /// Updates all time integrals to the present.
     pub(super) fn update_integrals(&mut self) {
         self.stations.iter_mut().for_each(|station| station.update_area(self.now));
-        self.tally.update_integrals(self.now);
+        self.statistics.update_integrals(self.now);
     }
 
     /// Returns the number of requests that wait or are served at a task; for clients, the number that do not
     /// think.
     pub(super) fn population(&self, task: usize) -> f64 {
         match self.program.tasks[task].think {
-            Some(_) => self.tally.tasks[task].busy as f64,
+            Some(_) => self.statistics.tasks[task].busy as f64,
             None => f64::from(self.loads[task]),
         }
     }
 
     fn step(&mut self) -> Result<(), SimulationError> {
-        let Some((at, number, event)) = self.event_queue.pop() else {
+        let Some((time, number, event)) = self.event_queue.pop() else {
             return Err(SimulationError::NoEvents(self.now));
         };
-        self.now = at;
+        self.now = time;
         self.events += 1;
         let mut next = match event {
             SimulationEvent::SliceEnd(branch) => self.complete_slice(branch, number),
             SimulationEvent::ActivityThinkEnd(branch) => self.begin_slice(branch),
             SimulationEvent::ClientThinkEnd(thread) => {
                 self.last_cycle_starts =
-                    (at, if at > self.last_cycle_starts.0 { 0 } else { self.last_cycle_starts.1 + 1 });
-                if self.last_cycle_starts.1 > AT_ONCE {
-                    return Err(SimulationError::NoProgress(at));
+                    (time, if time > self.last_cycle_starts.0 { 0 } else { self.last_cycle_starts.1 + 1 });
+                if self.last_cycle_starts.1 > MAX_ACTIONS {
+                    return Err(SimulationError::NoProgress(time));
                 }
                 self.start_cycle(thread)
             }
@@ -187,14 +187,14 @@ impl<'p> Engine<'p> {
                 let request = RequestRecord {
                     entry,
                     caller: NONE,
-                    arrived_at: at,
+                    arrived_at: time,
                     origin: entry,
-                    entered_at: at,
+                    entered_at: time,
                     failed: false,
                     rank: self.program.external_rank(),
                 };
                 let request = self.requests.insert(request);
-                self.arrival(entry);
+                self.schedule_arrival(entry);
                 self.arrive(request)
             }
             SimulationEvent::StationAlarm(station) => self.handle_alarm(station as usize, number),
@@ -202,16 +202,16 @@ impl<'p> Engine<'p> {
                 if let Some(route) = &mut self.routes[entry as usize] {
                     route.refresh_loads(&self.loads);
                     let age = route.max_age;
-                    self.at(at + age, event);
+                    self.schedule(time + age, event);
                 }
                 None
             }
             SimulationEvent::CallTimeout(branch) => self.handle_timeout(branch, number),
             SimulationEvent::CallRetry(branch) => self.make_call(branch),
         };
-        let mut done = 0;
-        while let Some(one) = next.or_else(|| self.actions.pop()) {
-            next = match one {
+        let mut action_count = 0;
+        while let Some(action) = next.or_else(|| self.actions.pop()) {
+            next = match action {
                 PendingAction::BeginActivity(branch) => self.begin_activity(branch),
                 PendingAction::BeginSlice(branch) => self.begin_slice(branch),
                 PendingAction::EndSlice(branch) => self.end_slice(branch),
@@ -220,26 +220,26 @@ impl<'p> Engine<'p> {
                 PendingAction::MakeCall(branch) => self.make_call(branch),
                 PendingAction::FailActivity(branch) => self.fail_activity(branch),
             };
-            done += 1;
-            if done > AT_ONCE {
-                return Err(SimulationError::NoProgress(at));
+            action_count += 1;
+            if action_count > MAX_ACTIONS {
+                return Err(SimulationError::NoProgress(time));
             }
         }
         if self.requests.peak().max(self.threads.peak()).max(self.branches.peak()) > self.max_records {
-            return Err(SimulationError::UnboundedGrowth(at));
+            return Err(SimulationError::UnboundedGrowth(time));
         }
         Ok(())
     }
 
-    fn at(&mut self, at: f64, event: SimulationEvent) -> u32 {
-        self.event_queue.push(at, event)
+    fn schedule(&mut self, time: f64, event: SimulationEvent) -> u32 {
+        self.event_queue.push(time, event)
     }
 
-    fn perform_station_action(&mut self, station: usize, wish: StationAction) {
-        match wish {
-            StationAction::ScheduleEnd { who, at } => self.schedule_completion(who, at),
-            StationAction::SetAlarm { at } => {
-                self.alarms[station] = self.at(at, SimulationEvent::StationAlarm(station as u32))
+    fn perform_station_action(&mut self, station: usize, action: StationAction) {
+        match action {
+            StationAction::ScheduleEnd { who: branch, at: time } => self.schedule_completion(branch, time),
+            StationAction::SetAlarm { at: time } => {
+                self.alarms[station] = self.schedule(time, SimulationEvent::StationAlarm(station as u32))
             }
             StationAction::Nothing => {}
         }
@@ -247,19 +247,19 @@ impl<'p> Engine<'p> {
 
     /// Ends a slice of work of a branch, if the alarm is valid.
     fn complete_slice(&mut self, branch: u32, number: u32) -> NextAction {
-        let own = &self.branches.values[branch as usize];
-        if own.alarm != number {
+        let branch_record = &self.branches.values[branch as usize];
+        if branch_record.alarm != number {
             return None;
         }
-        let place = self.program.activities[own.activity as usize].processor;
-        let station = &mut self.stations[place];
+        let index = self.program.activities[branch_record.activity as usize].processor;
+        let station = &mut self.stations[index];
         if station.is_plain {
-            if let Some((who, at)) = station.leave_plain(self.now) {
-                self.schedule_completion(who, at);
+            if let Some((next_branch, end_time)) = station.leave_plain(self.now) {
+                self.schedule_completion(next_branch, end_time);
             }
         } else {
-            let wish = station.complete(branch, self.now, &mut self.streams.stations[place]);
-            self.perform_station_action(place, wish);
+            let action = station.complete(branch, self.now, &mut self.streams.stations[index]);
+            self.perform_station_action(index, action);
         }
         self.end_slice(branch)
     }
@@ -269,19 +269,19 @@ impl<'p> Engine<'p> {
         if self.alarms[station] != number {
             return None;
         }
-        let (who, wish) = self.stations[station].handle_alarm(self.now);
-        self.perform_station_action(station, wish);
-        who.map(PendingAction::EndSlice)
+        let (branch, action) = self.stations[station].handle_alarm(self.now);
+        self.perform_station_action(station, action);
+        branch.map(PendingAction::EndSlice)
     }
 
-    fn schedule_completion(&mut self, who: u32, at: f64) {
-        self.branches.values[who as usize].alarm = self.at(at, SimulationEvent::SliceEnd(who));
+    fn schedule_completion(&mut self, branch: u32, time: f64) {
+        self.branches.values[branch as usize].alarm = self.schedule(time, SimulationEvent::SliceEnd(branch));
     }
 
-    fn arrival(&mut self, entry: u32) {
+    fn schedule_arrival(&mut self, entry: u32) {
         let gap = self.streams.arrivals[entry as usize].exponential()
             / self.program.entries[entry as usize].arrivals;
-        self.at(self.now + gap, SimulationEvent::Arrival(entry));
+        self.schedule(self.now + gap, SimulationEvent::Arrival(entry));
     }
 
     /// Starts the think time of a client.
@@ -290,31 +290,32 @@ impl<'p> Engine<'p> {
         let think = self.program.tasks[task].think.unwrap_or(0.0);
         let time =
             if think > 0.0 { think * self.streams.clients[thread as usize].exponential() } else { 0.0 };
-        self.at(self.now + time, SimulationEvent::ClientThinkEnd(thread));
+        self.schedule(self.now + time, SimulationEvent::ClientThinkEnd(thread));
     }
 
     /// Starts a cycle of a client.
     fn start_cycle(&mut self, thread: u32) -> NextAction {
         let task = self.threads.values[thread as usize].task;
         let entries = &self.program.tasks[task as usize].entries;
-        let drawn = &mut self.streams.tasks[task as usize];
-        let entry = entries[if entries.len() > 1 { drawn.uniform_below(entries.len()) } else { 0 }];
-        let own = &mut self.threads.values[thread as usize];
-        (own.entry, own.started_at, own.failed) = (entry as u32, self.now, false);
-        self.tally.change_busy(task as usize, 1, self.now);
-        let branch = self.branch(thread, self.program.entries[entry].start as u32, None);
+        let stream = &mut self.streams.tasks[task as usize];
+        let entry = entries[if entries.len() > 1 { stream.uniform_below(entries.len()) } else { 0 }];
+        let thread_record = &mut self.threads.values[thread as usize];
+        (thread_record.entry, thread_record.started_at, thread_record.failed) =
+            (entry as u32, self.now, false);
+        self.statistics.change_busy(task as usize, 1, self.now);
+        let branch = self.start_branch(thread, self.program.entries[entry].start as u32, None);
         self.begin_activity(branch)
     }
 
     /// Creates a branch of a thread that starts with this activity.
-    fn branch(&mut self, thread: u32, activity: u32, loops: Option<Box<LoopStack>>) -> u32 {
+    fn start_branch(&mut self, thread: u32, activity: u32, loops: Option<Box<LoopStack>>) -> u32 {
         self.threads.values[thread as usize].branches += 1;
         let branch = self.branches.allocate();
-        let own = &mut self.branches.values[branch as usize];
-        (own.thread, own.activity) = (thread, activity);
+        let branch_record = &mut self.branches.values[branch as usize];
+        (branch_record.thread, branch_record.activity) = (thread, activity);
         // A reused branch has an empty list of loops.
         if loops.is_some() {
-            own.loops = loops;
+            branch_record.loops = loops;
         }
         branch
     }
@@ -322,7 +323,7 @@ impl<'p> Engine<'p> {
     fn arrive(&mut self, request: u32) -> NextAction {
         let entry = self.requests.values[request as usize].entry as usize;
         let task = self.program.entries[entry].task;
-        self.tally.record_arrival(entry);
+        self.statistics.record_arrival(entry);
         match &mut self.tasks[task].free_threads {
             Some(0) => {
                 if self.tasks[task].queue.len() >= self.program.tasks[task].queue_limit {
@@ -332,7 +333,7 @@ impl<'p> Engine<'p> {
                 self.tasks[task].queue.push_back(request);
                 return None;
             }
-            Some(free) => *free -= 1,
+            Some(free_count) => *free_count -= 1,
             None => {}
         }
         self.loads[task] += 1;
@@ -341,15 +342,16 @@ impl<'p> Engine<'p> {
 
     /// Starts a request on a thread.
     fn start_thread(&mut self, task: usize, request: u32) -> NextAction {
-        let RequestRecord { entry, arrived_at: came, .. } = self.requests.values[request as usize];
-        self.tally.record_waiting(entry as usize, self.now - came);
-        self.tally.change_busy(task, 1, self.now);
+        let RequestRecord { entry, arrived_at, .. } = self.requests.values[request as usize];
+        self.statistics.record_waiting(entry as usize, self.now - arrived_at);
+        self.statistics.change_busy(task, 1, self.now);
         let thread = self.threads.allocate();
-        let own = &mut self.threads.values[thread as usize];
-        (own.task, own.entry, own.request, own.started_at) = (task as u32, entry, request, self.now);
-        own.failed = false;
+        let thread_record = &mut self.threads.values[thread as usize];
+        (thread_record.task, thread_record.entry, thread_record.request, thread_record.started_at) =
+            (task as u32, entry, request, self.now);
+        thread_record.failed = false;
         let start = self.program.entries[entry as usize].start as u32;
-        let branch = self.branch(thread, start, None);
+        let branch = self.start_branch(thread, start, None);
         self.begin_activity(branch)
     }
 }

@@ -44,30 +44,30 @@ impl RandomStream {
     }
 
     /// Returns a uniform integer below `many`; 0 if `many` is 0.
-    pub(super) fn uniform_below(&mut self, many: usize) -> usize {
-        ((u128::from(self.bits()) * many as u128) >> 64) as usize
+    pub(super) fn uniform_below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.bits()) * bound as u128) >> 64) as usize
     }
 
     /// Returns an exponential number with mean 1.
     pub(super) fn exponential(&mut self) -> f64 {
         let layers: &ZigguratLayers = &LAYERS;
-        let mut beyond = 0.0;
+        let mut tail_offset = 0.0;
         loop {
             let bits = self.bits();
             let layer = (bits & 0xff) as usize;
-            let drawn = (bits >> 11) as f64 * UNIT * layers.widths[layer];
+            let sample = (bits >> 11) as f64 * UNIT * layers.widths[layer];
             // The point is certainly below the curve, as in 99 % of the cases.
-            if drawn < layers.widths[layer + 1] {
-                return beyond + drawn;
+            if sample < layers.widths[layer + 1] {
+                return tail_offset + sample;
             }
             if layer == 0 {
                 // Beyond the widest layer, the rest is exponential again.
-                beyond += WIDEST;
+                tail_offset += TAIL_START;
                 continue;
             }
             let (low, high) = (layers.high[layer], layers.high[layer + 1]);
-            if low + (high - low) * self.uniform() < (-drawn).exp() {
-                return beyond + drawn;
+            if low + (high - low) * self.uniform() < (-sample).exp() {
+                return tail_offset + sample;
             }
         }
     }
@@ -107,19 +107,19 @@ struct ZigguratLayers {
 }
 
 /// The right end of the lowest layer, where the tail begins, and the area of each layer, from the paper.
-const WIDEST: f64 = 7.697_117_470_131_05;
+const TAIL_START: f64 = 7.697_117_470_131_05;
 const AREA: f64 = 0.003_949_659_822_581_572;
 
 static LAYERS: LazyLock<ZigguratLayers> = LazyLock::new(|| {
     let mut layers = ZigguratLayers { widths: [0.0; 257], high: [1.0; 257] };
     // The width of a rectangle with the area of the lowest layer and its tail.
-    (layers.widths[0], layers.widths[1]) = (AREA * WIDEST.exp(), WIDEST);
-    for place in 2..256 {
-        let below = layers.widths[place - 1];
-        layers.widths[place] = -(AREA / below + (-below).exp()).ln();
+    (layers.widths[0], layers.widths[1]) = (AREA * TAIL_START.exp(), TAIL_START);
+    for index in 2..256 {
+        let inner_width = layers.widths[index - 1];
+        layers.widths[index] = -(AREA / inner_width + (-inner_width).exp()).ln();
     }
-    for place in 0..256 {
-        layers.high[place] = (-layers.widths[place]).exp();
+    for index in 0..256 {
+        layers.high[index] = (-layers.widths[index]).exp();
     }
     layers
 });
@@ -154,15 +154,15 @@ impl WorkDistribution {
         }
     }
 
-    pub(super) fn sample(self, dice: &mut RandomStream) -> f64 {
+    pub(super) fn sample(self, random: &mut RandomStream) -> f64 {
         match self {
             Self::None => 0.0,
             Self::Fixed(mean) => mean,
-            Self::Exponential(mean) => mean * dice.exponential(),
-            Self::Gamma(mean, variation) => mean * dice.gamma(variation),
+            Self::Exponential(mean) => mean * random.exponential(),
+            Self::Gamma(mean, variation) => mean * random.gamma(variation),
             Self::Hyper(first, short, long) => {
-                let mean = if dice.uniform() < first { short } else { long };
-                mean * dice.exponential()
+                let mean = if random.uniform() < first { short } else { long };
+                mean * random.exponential()
             }
         }
     }
@@ -174,36 +174,39 @@ mod tests {
 
     #[test]
     fn lengths_have_their_mean_and_variation() {
-        let mut dice = RandomStream::new(7);
+        let mut random = RandomStream::new(7);
         for variation in [0.0, 0.1, 0.5, 1.0, 2.5, 10.0] {
             let length = WorkDistribution::new(3.0, variation);
-            let many = 400_000;
-            let drawn: Vec<f64> = (0..many).map(|_| length.sample(&mut dice)).collect();
-            let mean = drawn.iter().sum::<f64>() / f64::from(many);
-            let square = drawn.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / f64::from(many);
+            let count = 400_000;
+            let samples: Vec<f64> = (0..count).map(|_| length.sample(&mut random)).collect();
+            let mean = samples.iter().sum::<f64>() / f64::from(count);
+            let square = samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>() / f64::from(count);
             assert!((mean / 3.0 - 1.0).abs() < 0.02, "{variation}: mean {mean}");
-            let found = square / (mean * mean);
-            assert!((found - variation).abs() < 0.04 * variation + 1e-9, "{variation}: {found}");
+            let measured_variation = square / (mean * mean);
+            assert!(
+                (measured_variation - variation).abs() < 0.04 * variation + 1e-9,
+                "{variation}: {measured_variation}"
+            );
         }
     }
 
     #[test]
     fn an_exponential_time_is_one_everywhere() {
-        let mut dice = RandomStream::new(11);
-        let many = 2_000_000;
-        let mut drawn: Vec<f64> = (0..many).map(|_| dice.exponential()).collect();
-        drawn.sort_unstable_by(f64::total_cmp);
+        let mut random = RandomStream::new(11);
+        let count = 2_000_000;
+        let mut samples: Vec<f64> = (0..count).map(|_| random.exponential()).collect();
+        samples.sort_unstable_by(f64::total_cmp);
         // The Kolmogorov-Smirnov statistic, which exceeds 1.63 by chance in 1 % of all cases.
-        let off = drawn.iter().enumerate().map(|(place, time)| {
-            let part = 1.0 - (-time).exp();
-            (part - place as f64 / f64::from(many)).abs()
+        let deviations = samples.iter().enumerate().map(|(index, time)| {
+            let probability = 1.0 - (-time).exp();
+            (probability - index as f64 / f64::from(count)).abs()
         });
-        let off = off.fold(0.0, f64::max) * f64::from(many).sqrt();
-        assert!(off < 1.63, "{off}");
+        let statistic = deviations.fold(0.0, f64::max) * f64::from(count).sqrt();
+        assert!(statistic < 1.63, "{statistic}");
         // The tail is drawn separately: check its frequency and its mean.
-        let tail = drawn.iter().filter(|time| **time > WIDEST).map(|time| time - WIDEST);
+        let tail = samples.iter().filter(|time| **time > TAIL_START).map(|time| time - TAIL_START);
         let tail: Vec<f64> = tail.collect();
-        let expected = f64::from(many) * (-WIDEST).exp();
+        let expected = f64::from(count) * (-TAIL_START).exp();
         assert!((tail.len() as f64 - expected).abs() < 4.0 * expected.sqrt(), "{}", tail.len());
         let mean = tail.iter().sum::<f64>() / tail.len() as f64;
         assert!((mean - 1.0).abs() < 4.0 / expected.sqrt(), "{mean}");
@@ -213,8 +216,8 @@ mod tests {
     fn a_seed_gives_one_stream() {
         let stream = |seed| {
             core::array::from_fn::<u64, 4, _>({
-                let mut dice = RandomStream::new(seed);
-                move |_| dice.bits()
+                let mut random = RandomStream::new(seed);
+                move |_| random.bits()
             })
         };
         assert_eq!(stream(1), stream(1));

@@ -42,7 +42,7 @@ pub(super) struct ProcessorStation {
     sharing: BinaryHeap<Reverse<(u64, u64, u32)>>,
     clock: f64,
     /// The time at which the clock was updated.
-    at: f64,
+    clock_updated_at: f64,
     /// The integral of busy cores over time, up to `area_updated_at`.
     pub(super) area: f64,
     area_updated_at: f64,
@@ -54,13 +54,13 @@ struct RankedBranch(i32, Reverse<u64>, u32, u64);
 
 impl ProcessorStation {
     pub(super) fn new(processor: &Processor) -> Self {
-        let (cores, endless) = match processor.copies {
+        let (cores, is_infinite) = match processor.copies {
             Multiplicity::Finite(count) => (count, false),
             Multiplicity::Infinite => (u32::MAX, true),
         };
         Self {
             scheduling: processor.scheduling,
-            is_plain: endless || processor.scheduling == Scheduling::Fcfs,
+            is_plain: is_infinite || processor.scheduling == Scheduling::Fcfs,
             cores,
             busy: 0,
             waiting: VecDeque::new(),
@@ -69,7 +69,7 @@ impl ProcessorStation {
             served: Vec::new(),
             sharing: BinaryHeap::new(),
             clock: 0.0,
-            at: 0.0,
+            clock_updated_at: 0.0,
             area: 0.0,
             area_updated_at: 0.0,
         }
@@ -82,110 +82,125 @@ impl ProcessorStation {
     }
 
     /// Adds a branch with this work to a plain station. Returns the end of its service; `None` if it waits.
-    pub(super) fn enter_plain(&mut self, who: u32, work: f64, now: f64) -> Option<f64> {
+    pub(super) fn enter_plain(&mut self, branch: u32, work: f64, now: f64) -> Option<f64> {
         self.update_area(now);
         if self.busy < self.cores {
             self.busy += 1;
             return Some(now + work);
         }
-        self.waiting.push_back((who, work));
+        self.waiting.push_back((branch, work));
         None
     }
 
     /// Removes a branch of a plain station. Returns the next branch and the end of its service.
     pub(super) fn leave_plain(&mut self, now: f64) -> Option<(u32, f64)> {
         self.update_area(now);
-        let next = self.waiting.pop_front();
-        if next.is_none() {
+        let next_in_queue = self.waiting.pop_front();
+        if next_in_queue.is_none() {
             self.busy -= 1;
         }
-        next.map(|(who, work)| (who, now + work))
+        next_in_queue.map(|(next_branch, work)| (next_branch, now + work))
     }
 
     /// Adds a branch with this work, above 0. With preemption, also returns the preempted branch, whose alarm
     /// becomes invalid.
     pub(super) fn enter(
         &mut self,
-        who: u32,
+        branch: u32,
         priority: i32,
         work: f64,
         now: f64,
     ) -> (StationAction, Option<u32>) {
         self.update_area(now);
         self.arrivals += 1;
-        let free = self.busy < self.cores;
+        let has_free_core = self.busy < self.cores;
         if self.scheduling == Scheduling::ProcessorSharing {
-            self.run(now);
+            self.advance_clock(now);
             self.busy += 1;
-            self.sharing.push(Reverse((sortable(self.clock + work), self.arrivals, who)));
+            self.sharing.push(Reverse((sortable(self.clock + work), self.arrivals, branch)));
             return (self.next_alarm(now), None);
         }
-        if free {
-            return (self.start_service(who, priority, self.arrivals, work, now), None);
+        if has_free_core {
+            return (self.start_service(branch, priority, self.arrivals, work, now), None);
         }
         match self.scheduling {
             Scheduling::HeadOfLine => {
-                self.ranked.push(RankedBranch(priority, Reverse(self.arrivals), who, work.to_bits()));
+                self.ranked.push(RankedBranch(priority, Reverse(self.arrivals), branch, work.to_bits()));
             }
             Scheduling::Preemptive => {
                 // The branch with the lowest priority, and of those the one that arrived last.
-                let least = self.served.iter().enumerate().min_by_key(|(_, own)| (own.0, Reverse(own.1)));
-                if let Some((place, own)) = least
-                    && own.0 < priority
+                let lowest =
+                    self.served.iter().enumerate().min_by_key(|(_, service)| (service.0, Reverse(service.1)));
+                if let Some((index, service)) = lowest
+                    && service.0 < priority
                 {
-                    let (rank, turn, other, until) = self.served.swap_remove(place);
-                    let left = (until - now).max(0.0);
-                    self.ranked.push(RankedBranch(rank, Reverse(turn), other, left.to_bits()));
+                    let (rank, arrival_number, preempted, end_time) = self.served.swap_remove(index);
+                    let remaining = (end_time - now).max(0.0);
+                    self.ranked.push(RankedBranch(
+                        rank,
+                        Reverse(arrival_number),
+                        preempted,
+                        remaining.to_bits(),
+                    ));
                     self.busy -= 1;
-                    return (self.start_service(who, priority, self.arrivals, work, now), Some(other));
+                    return (self.start_service(branch, priority, self.arrivals, work, now), Some(preempted));
                 }
-                self.ranked.push(RankedBranch(priority, Reverse(self.arrivals), who, work.to_bits()));
+                self.ranked.push(RankedBranch(priority, Reverse(self.arrivals), branch, work.to_bits()));
             }
-            _ => self.waiting.push_back((who, work)),
+            _ => self.waiting.push_back((branch, work)),
         }
         (StationAction::Nothing, None)
     }
 
-    fn start_service(&mut self, who: u32, priority: i32, turn: u64, work: f64, now: f64) -> StationAction {
+    fn start_service(
+        &mut self,
+        branch: u32,
+        priority: i32,
+        arrival_number: u64,
+        work: f64,
+        now: f64,
+    ) -> StationAction {
         self.busy += 1;
         if self.scheduling == Scheduling::Preemptive {
-            self.served.push((priority, turn, who, now + work));
+            self.served.push((priority, arrival_number, branch, now + work));
         }
-        StationAction::ScheduleEnd { who, at: now + work }
+        StationAction::ScheduleEnd { who: branch, at: now + work }
     }
 
     /// Removes a branch at the end of its service and starts the next one.
-    pub(super) fn complete(&mut self, who: u32, now: f64, dice: &mut RandomStream) -> StationAction {
+    pub(super) fn complete(&mut self, branch: u32, now: f64, random: &mut RandomStream) -> StationAction {
         self.update_area(now);
         self.busy -= 1;
         if self.scheduling == Scheduling::Preemptive {
-            self.served.retain(|own| own.2 != who);
+            self.served.retain(|service| service.2 != branch);
         }
-        if let Some(RankedBranch(priority, Reverse(turn), who, work)) = self.ranked.pop() {
-            return self.start_service(who, priority, turn, f64::from_bits(work), now);
+        if let Some(RankedBranch(priority, Reverse(arrival_number), next_branch, work)) = self.ranked.pop() {
+            return self.start_service(next_branch, priority, arrival_number, f64::from_bits(work), now);
         }
         let next = if self.scheduling == Scheduling::Random && !self.waiting.is_empty() {
-            self.waiting.swap_remove_back(dice.uniform_below(self.waiting.len()))
+            self.waiting.swap_remove_back(random.uniform_below(self.waiting.len()))
         } else {
             self.waiting.pop_front()
         };
-        next.map_or(StationAction::Nothing, |(who, work)| self.start_service(who, 0, 0, work, now))
+        next.map_or(StationAction::Nothing, |(next_branch, work)| {
+            self.start_service(next_branch, 0, 0, work, now)
+        })
     }
 
     /// Handles the alarm: returns the branch that is done, and the next alarm.
     pub(super) fn handle_alarm(&mut self, now: f64) -> (Option<u32>, StationAction) {
         self.update_area(now);
-        self.run(now);
-        let Some(Reverse((until, _, who))) = self.sharing.pop() else {
+        self.advance_clock(now);
+        let Some(Reverse((end_clock, _, branch))) = self.sharing.pop() else {
             return (None, StationAction::Nothing);
         };
-        self.clock = self.clock.max(f64::from_bits(until));
+        self.clock = self.clock.max(f64::from_bits(end_clock));
         self.busy -= 1;
         if self.sharing.is_empty() {
             // Reset the clock to preserve precision.
             self.clock = 0.0;
         }
-        (Some(who), self.next_alarm(now))
+        (Some(branch), self.next_alarm(now))
     }
 
     /// Returns the rate at which each branch in service is served.
@@ -193,18 +208,18 @@ impl ProcessorStation {
         (f64::from(self.cores) / f64::from(self.busy.max(1))).min(1.0)
     }
 
-    fn run(&mut self, now: f64) {
+    fn advance_clock(&mut self, now: f64) {
         if self.busy > 0 {
-            self.clock += (now - self.at) * self.speed();
+            self.clock += (now - self.clock_updated_at) * self.speed();
         }
-        self.at = now;
+        self.clock_updated_at = now;
     }
 
     fn next_alarm(&self, now: f64) -> StationAction {
         match self.sharing.peek() {
-            Some(Reverse((until, _, _))) => {
-                let left = (f64::from_bits(*until) - self.clock).max(0.0);
-                StationAction::SetAlarm { at: now + left / self.speed() }
+            Some(Reverse((end_clock, _, _))) => {
+                let remaining = (f64::from_bits(*end_clock) - self.clock).max(0.0);
+                StationAction::SetAlarm { at: now + remaining / self.speed() }
             }
             None => StationAction::Nothing,
         }

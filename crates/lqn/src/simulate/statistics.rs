@@ -21,7 +21,7 @@ pub(super) struct ActivityStatistics {
 #[derive(Clone, Default)]
 pub(super) struct TaskStatistics {
     pub(super) busy: i64,
-    counted: f64,
+    integrated_until: f64,
     /// The integral of busy threads, or of clients that do not think, over time.
     pub(super) busy_integral: f64,
     /// The number of client cycles, and their total time.
@@ -68,7 +68,7 @@ impl RunStatistics {
 
     /// Updates time integrals to the present.
     pub(super) fn update_integrals(&mut self, now: f64) {
-        self.tasks.iter_mut().for_each(|task| task.count(now));
+        self.tasks.iter_mut().for_each(|task| task.update_integral(now));
     }
 
     /// Resets the percentiles at the end of the warm-up.
@@ -77,42 +77,42 @@ impl RunStatistics {
         self.entries.iter_mut().for_each(|entry| entry.response_times = TimeHistogram::default());
     }
 
-    pub(super) fn change_busy(&mut self, task: usize, more: i64, now: f64) {
-        let own = &mut self.tasks[task];
-        own.count(now);
-        own.busy += more;
+    pub(super) fn change_busy(&mut self, task: usize, change: i64, now: f64) {
+        let statistics = &mut self.tasks[task];
+        statistics.update_integral(now);
+        statistics.busy += change;
     }
 
-    pub(super) fn record_execution(&mut self, activity: usize, took: f64) {
-        let own = &mut self.activities[activity];
-        own.executions += 1;
-        own.total_time += took;
+    pub(super) fn record_execution(&mut self, activity: usize, duration: f64) {
+        let statistics = &mut self.activities[activity];
+        statistics.executions += 1;
+        statistics.total_time += duration;
     }
 
-    pub(super) fn record_cycle(&mut self, task: usize, took: f64, good: bool) {
-        let own = &mut self.tasks[task];
-        own.cycles += 1;
-        own.successful += u64::from(good);
-        own.total_response += took;
-        own.response_times.record(took);
+    pub(super) fn record_cycle(&mut self, task: usize, duration: f64, is_successful: bool) {
+        let statistics = &mut self.tasks[task];
+        statistics.cycles += 1;
+        statistics.successful += u64::from(is_successful);
+        statistics.total_response += duration;
+        statistics.response_times.record(duration);
     }
 
     pub(super) fn record_waiting(&mut self, entry: usize, time: f64) {
-        let own = &mut self.entries[entry];
-        own.started += 1;
-        own.total_waiting += time;
+        let statistics = &mut self.entries[entry];
+        statistics.started += 1;
+        statistics.total_waiting += time;
     }
 
-    pub(super) fn record_service(&mut self, entry: usize, took: f64) {
-        let own = &mut self.entries[entry];
-        own.served += 1;
-        own.total_service += took;
+    pub(super) fn record_service(&mut self, entry: usize, duration: f64) {
+        let statistics = &mut self.entries[entry];
+        statistics.served += 1;
+        statistics.total_service += duration;
     }
 
-    pub(super) fn record_thread_end(&mut self, entry: usize, took: f64) {
-        let own = &mut self.entries[entry];
-        own.threads_ended += 1;
-        own.total_thread_time += took;
+    pub(super) fn record_thread_end(&mut self, entry: usize, duration: f64) {
+        let statistics = &mut self.entries[entry];
+        statistics.threads_ended += 1;
+        statistics.total_thread_time += duration;
     }
 
     pub(super) fn record_arrival(&mut self, entry: usize) {
@@ -131,18 +131,18 @@ impl RunStatistics {
         self.entries[entry].retried += 1;
     }
 
-    pub(super) fn record_external_reply(&mut self, entry: usize, took: f64, good: bool) {
-        let own = &mut self.entries[entry];
-        own.answered += 1;
-        own.successful += u64::from(good);
-        own.total_response += took;
-        own.response_times.record(took);
+    pub(super) fn record_external_reply(&mut self, entry: usize, duration: f64, is_successful: bool) {
+        let statistics = &mut self.entries[entry];
+        statistics.answered += 1;
+        statistics.successful += u64::from(is_successful);
+        statistics.total_response += duration;
+        statistics.response_times.record(duration);
     }
 }
 
 impl TaskStatistics {
-    fn count(&mut self, now: f64) {
-        self.busy_integral += self.busy as f64 * (now - self.counted);
-        self.counted = now;
+    fn update_integral(&mut self, now: f64) {
+        self.busy_integral += self.busy as f64 * (now - self.integrated_until);
+        self.integrated_until = now;
     }
 }

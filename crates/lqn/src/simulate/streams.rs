@@ -50,41 +50,47 @@ pub(super) struct ExecutionStreams {
 impl RandomStreams {
     /// Creates the streams of a model with expanded replicas.
     pub(super) fn new(model: &Model, seed: u64) -> Self {
-        let mut names = StreamFactory { seed, uses: HashMap::new() };
+        let mut factory = StreamFactory { seed, uses: HashMap::new() };
         let mut slices = Vec::with_capacity(model.activities.len());
         let mut executions = Vec::with_capacity(model.activities.len());
         let mut loops = Vec::new();
-        for own in &model.activities {
-            let task = model.tasks[own.task.0].name.as_str();
-            let mut of = |what| names.stream(&[what, task, &own.name]);
-            slices.push(SliceStreams { work: of("work"), calls: of("calls") });
-            executions.push(ExecutionStreams { think: of("pause"), next: of("way") });
-            loops.extend((0..loop_count(own)).map(|_| of("turn")));
+        for activity in &model.activities {
+            let task = model.tasks[activity.task.0].name.as_str();
+            let mut activity_stream = |purpose| factory.stream(&[purpose, task, &activity.name]);
+            slices.push(SliceStreams { work: activity_stream("work"), calls: activity_stream("calls") });
+            executions
+                .push(ExecutionStreams { think: activity_stream("pause"), next: activity_stream("way") });
+            loops.extend((0..loop_count(activity)).map(|_| activity_stream("turn")));
         }
         let (mut clients, mut keys) = (Vec::new(), Vec::new());
-        for own in model.tasks.iter().filter(|own| own.is_client()) {
-            let Multiplicity::Finite(count) = own.copies else { continue };
-            let first = names.key(&["client", &own.name]);
+        for task in model.tasks.iter().filter(|candidate| candidate.is_client()) {
+            let Multiplicity::Finite(count) = task.copies else { continue };
+            let first_key = factory.key(&["client", &task.name]);
             for number in 0..count {
-                let key = mix_bits(first ^ mix_bits(u64::from(number) + 1));
+                let key = mix_bits(first_key ^ mix_bits(u64::from(number) + 1));
                 keys.push(key);
                 clients.push(RandomStream::new(key));
             }
         }
-        let mut entries = |what| model.entries.iter().map(|own| names.stream(&[what, &own.name])).collect();
-        let (arrivals, routes) = (entries("arrival"), entries("route"));
-        let tasks = model.tasks.iter().map(|own| names.stream(&["entry", &own.name])).collect();
-        let stations = model.processors.iter().map(|own| names.stream(&["processor", &own.name])).collect();
+        let mut entry_streams =
+            |purpose| model.entries.iter().map(|entry| factory.stream(&[purpose, &entry.name])).collect();
+        let (arrivals, routes) = (entry_streams("arrival"), entry_streams("route"));
+        let tasks = model.tasks.iter().map(|task| factory.stream(&["entry", &task.name])).collect();
+        let stations = model
+            .processors
+            .iter()
+            .map(|processor| factory.stream(&["processor", &processor.name]))
+            .collect();
         Self { slices, executions, loops, clients, keys, tasks, arrivals, routes, stations }
     }
 }
 
 /// Returns the number of loops after an activity, in the order of the program's indices.
 fn loop_count(activity: &Activity) -> usize {
-    let mut next = &activity.successors;
+    let mut successors = &activity.successors;
     loop {
-        match next {
-            Successors::Join { then, .. } => next = then,
+        match successors {
+            Successors::Join { then, .. } => successors = then,
             Successors::Loop { .. } => return 1,
             Successors::End | Successors::Or(_) | Successors::And(_) => return 0,
         }
@@ -109,9 +115,9 @@ impl StreamFactory {
         for byte in words.iter().flat_map(|word| word.bytes().chain([0xff])) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-        let again = self.uses.entry(hash).or_insert(0);
-        *again += 1;
-        mix_bits(mix_bits(self.seed) ^ hash.wrapping_add(mix_bits(*again)))
+        let use_count = self.uses.entry(hash).or_insert(0);
+        *use_count += 1;
+        mix_bits(mix_bits(self.seed) ^ hash.wrapping_add(mix_bits(*use_count)))
     }
 }
 
@@ -129,16 +135,17 @@ mod tests {
 
     #[test]
     fn a_name_has_its_stream_wherever_it_stands() {
-        let mut some = StreamFactory { seed: 1, uses: HashMap::new() };
-        let mut others = StreamFactory { seed: 1, uses: HashMap::new() };
-        let first = some.key(&["work", "server", "serve"]);
-        others.key(&["work", "another", "serve"]);
-        assert_eq!(others.key(&["work", "server", "serve"]), first);
+        let mut factory = StreamFactory { seed: 1, uses: HashMap::new() };
+        let mut other_factory = StreamFactory { seed: 1, uses: HashMap::new() };
+        let first = factory.key(&["work", "server", "serve"]);
+        other_factory.key(&["work", "another", "serve"]);
+        assert_eq!(other_factory.key(&["work", "server", "serve"]), first);
         // The same name again, the same letters in other words, another seed.
-        let mut all = vec![first, some.key(&["work", "server", "serve"]), some.key(&["work", "serverserve"])];
-        all.push(StreamFactory { seed: 2, uses: HashMap::new() }.key(&["work", "server", "serve"]));
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), 4);
+        let mut keys =
+            vec![first, factory.key(&["work", "server", "serve"]), factory.key(&["work", "serverserve"])];
+        keys.push(StreamFactory { seed: 2, uses: HashMap::new() }.key(&["work", "server", "serve"]));
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 4);
     }
 }

@@ -7,54 +7,56 @@
 //! it counts only if the truncated part differs from the rest by far more than the rest varies ([`APART`]).
 
 /// The number of observations per mean.
-const FIVE: usize = 5;
+const BATCH_SIZE: usize = 5;
 /// The number of final means that are too few to estimate a variance.
-const END: usize = 5;
+const MIN_KEPT_BATCHES: usize = 5;
 /// The least difference of the two means, in standard deviations of the rest.
-const APART: f64 = 3.0;
+const MAX_DISTANCE: f64 = 3.0;
 
 /// Returns the truncation point of several series, the greatest of all, as a number of observations; `None`
 /// if one of them is too short.
 pub(super) fn truncation_point<'s>(series: impl Iterator<Item = &'s [f64]>) -> Option<usize> {
-    let mut most = 0;
-    for own in series {
-        let means: Vec<f64> =
-            own.chunks_exact(FIVE).map(|five| five.iter().sum::<f64>() / FIVE as f64).collect();
-        let left_out = least(&means);
-        if 2 * left_out > means.len() && is_apart(means.split_at(left_out)) {
+    let mut truncation = 0;
+    for values in series {
+        let means: Vec<f64> = values
+            .chunks_exact(BATCH_SIZE)
+            .map(|batch| batch.iter().sum::<f64>() / BATCH_SIZE as f64)
+            .collect();
+        let cut = best_cut(&means);
+        if 2 * cut > means.len() && is_apart(means.split_at(cut)) {
             return None;
         }
-        most = most.max(left_out * FIVE);
+        truncation = truncation.max(cut * BATCH_SIZE);
     }
-    Some(most)
+    Some(truncation)
 }
 
 /// Returns `true` if the first part differs significantly from the rest.
-fn is_apart((first, then): (&[f64], &[f64])) -> bool {
-    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len().max(1) as f64;
-    let kept = mean(then);
-    let square = then.iter().map(|own| (own - kept).powi(2)).sum::<f64>() / then.len().max(1) as f64;
-    (mean(first) - kept).abs() > APART * square.sqrt()
+fn is_apart((discarded, kept): (&[f64], &[f64])) -> bool {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let kept_mean = mean(kept);
+    let square = kept.iter().map(|value| (value - kept_mean).powi(2)).sum::<f64>() / kept.len().max(1) as f64;
+    (mean(discarded) - kept_mean).abs() > MAX_DISTANCE * square.sqrt()
 }
 
 /// Returns the best truncation point.
-fn least(means: &[f64]) -> usize {
+fn best_cut(means: &[f64]) -> usize {
     let mut best = (f64::INFINITY, 0);
     // Sums over the rest, from the end, of differences from the last mean, to preserve precision.
     let last = means.last().copied().unwrap_or_default();
     let (mut sum, mut squares) = (0.0, 0.0);
-    for (place, mean) in means.iter().enumerate().rev() {
-        let off = mean - last;
-        sum += off;
-        squares += off * off;
-        let kept = (means.len() - place) as f64;
-        if means.len() - place <= END {
+    for (index, mean) in means.iter().enumerate().rev() {
+        let deviation = mean - last;
+        sum += deviation;
+        squares += deviation * deviation;
+        let kept_count = (means.len() - index) as f64;
+        if means.len() - index <= MIN_KEPT_BATCHES {
             continue;
         }
-        let doubt = (squares - sum * sum / kept).max(0.0) / (kept * kept);
+        let mean_variance = (squares - sum * sum / kept_count).max(0.0) / (kept_count * kept_count);
         // Of equal values the one that truncates less is taken.
-        if doubt <= best.0 {
-            best = (doubt, place);
+        if mean_variance <= best.0 {
+            best = (mean_variance, index);
         }
     }
     best.1
@@ -65,8 +67,8 @@ mod tests {
     use super::*;
 
     /// Returns noise between -1 and 1.
-    fn noise(place: usize) -> f64 {
-        let mixed = super::super::streams::mix_bits(place as u64);
+    fn noise(index: usize) -> f64 {
+        let mixed = super::super::streams::mix_bits(index as u64);
         mixed as f64 / u64::MAX as f64 * 2.0 - 1.0
     }
 
@@ -74,17 +76,17 @@ mod tests {
     fn what_falls_at_first_is_left_out() {
         // A stationary series, also one without noise, is not truncated much.
         let flat: Vec<f64> = (0..200).map(noise).collect();
-        assert!(truncation_point([&flat[..], &[3.0; 100]].into_iter()).is_some_and(|left| left <= 50));
+        assert!(truncation_point([&flat[..], &[3.0; 100]].into_iter()).is_some_and(|cut| cut <= 50));
         assert_eq!(truncation_point([&[3.0; 100][..]].into_iter()), Some(0));
         // A series that decays by a factor of e in ten means is truncated after a few times that.
-        let falls = |over: f64| -> Vec<f64> {
-            (0..200).map(|place| noise(place) + 50.0 * (-(place as f64) / over).exp()).collect()
+        let falling = |time_constant: f64| -> Vec<f64> {
+            (0..200).map(|index| noise(index) + 50.0 * (-(index as f64) / time_constant).exp()).collect()
         };
-        let left = truncation_point([&falls(10.0)[..]].into_iter());
-        assert!(left.is_some_and(|left| (20..=80).contains(&left)), "{left:?}");
+        let cut = truncation_point([&falling(10.0)[..]].into_iter());
+        assert!(cut.is_some_and(|point| (20..=80).contains(&point)), "{cut:?}");
         // A decay that is too slow for its length, and growth without end.
-        assert_eq!(truncation_point([&falls(100.0)[..]].into_iter()), None);
-        let grows: Vec<f64> = (0..200).map(|place| noise(place) + place as f64).collect();
-        assert_eq!(truncation_point([&flat[..], &grows[..]].into_iter()), None);
+        assert_eq!(truncation_point([&falling(100.0)[..]].into_iter()), None);
+        let growing: Vec<f64> = (0..200).map(|index| noise(index) + index as f64).collect();
+        assert_eq!(truncation_point([&flat[..], &growing[..]].into_iter()), None);
     }
 }

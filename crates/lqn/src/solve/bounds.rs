@@ -9,160 +9,172 @@ impl SolverNetwork<'_> {
         let model = self.model;
         let count = model.tasks.len();
         let mut holders: Vec<Vec<usize>> = vec![Vec::new(); count];
-        let mut open = vec![false; count];
-        let mut wide = vec![1.0_f64; count];
+        let mut is_open = vec![false; count];
+        let mut parallelism = vec![1.0_f64; count];
         for activity in &model.activities {
             let task = activity.task.0;
-            if let Successors::And(ways) = &activity.successors {
-                wide[task] = wide[task].max(ways.len() as f64);
+            if let Successors::And(branches) = &activity.successors {
+                parallelism[task] = parallelism[task].max(branches.len() as f64);
             }
             for call in &activity.calls {
                 let to = model.entries[call.entry.0].task.0;
                 if call.waits {
                     holders[to].push(task);
                 } else {
-                    open[to] = true;
+                    is_open[to] = true;
                 }
             }
         }
         for entry in &model.entries {
-            open[entry.task.0] |= entry.arrivals > 0.0;
+            is_open[entry.task.0] |= entry.arrivals > 0.0;
         }
-        self.parallel_branches.clone_from(&wide);
+        self.parallel_branches.clone_from(&parallelism);
         self.active_threads = vec![0.0; count];
         // Whether the number of requests of a task is bounded by that of the clients above, all of whom wait
         // meanwhile.
-        let told = count <= 10 * MAX_SEPARATE_TASKS;
-        let mut pure = vec![told; count];
+        let tracks_bounds = count <= 10 * MAX_SEPARATE_TASKS;
+        let mut is_pure = vec![tracks_bounds; count];
         let mut roots: Vec<Vec<usize>> = vec![Vec::new(); count];
         // The tasks whose number bounds the active threads of each task: itself, or those above it.
         let mut bounds: Vec<Vec<usize>> =
-            (0..count).map(|task| if told { vec![task] } else { Vec::new() }).collect();
+            (0..count).map(|task| if tracks_bounds { vec![task] } else { Vec::new() }).collect();
         for task in self.tasks.clone() {
-            let own = &model.tasks[task];
+            let task_data = &model.tasks[task];
             holders[task].sort_unstable();
             holders[task].dedup();
-            for entry in &own.entries {
+            for entry in &task_data.entries {
                 for (to, _) in &model.entries[entry.0].forwards {
                     let to = model.entries[to.0].task.0;
-                    open[to] |= open[task];
-                    let more = holders[task].clone();
-                    holders[to].extend(more);
+                    is_open[to] |= is_open[task];
+                    let inherited = holders[task].clone();
+                    holders[to].extend(inherited);
                 }
             }
-            let copies = server_count(own.copies);
-            if own.is_client() {
+            let copies = server_count(task_data.copies);
+            if task_data.is_client() {
                 self.active_threads[task] = copies;
-                if told {
+                if tracks_bounds {
                     roots[task] = vec![task];
                 }
-                pure[task] &= wide[task] <= 1.0;
+                is_pure[task] &= parallelism[task] <= 1.0;
                 continue;
             }
-            let after = self.stations[task].has_second_phase;
-            pure[task] &= !open[task]
-                && !after
-                && wide[task] <= 1.0
-                && holders[task].iter().all(|holder| pure[*holder]);
+            let has_second_phase = self.stations[task].has_second_phase;
+            is_pure[task] &= !is_open[task]
+                && !has_second_phase
+                && parallelism[task] <= 1.0
+                && holders[task].iter().all(|holder| is_pure[*holder]);
             roots[task] = union(&holders[task], &roots);
-            let come = if open[task] {
+            let thread_bound = if is_open[task] {
                 f64::INFINITY
             } else {
-                self.max_requests(&holders[task], &holders, &open, &wide)
+                self.max_requests(&holders[task], &holders, &is_open, &parallelism)
             };
-            let come = if open[task] {
-                come
+            let max_requests = if is_open[task] {
+                thread_bound
             } else {
-                self.no_more_than_clients(come, &holders[task], &pure, &roots)
+                self.no_more_than_clients(thread_bound, &holders[task], &is_pure, &roots)
             };
-            self.stations[task].max_requests = come;
+            self.stations[task].max_requests = max_requests;
             self.stations[task].bounds = union(&holders[task], &bounds);
-            self.active_threads[task] = if after { copies } else { copies.min(come) };
-            if !after && come <= copies {
+            self.active_threads[task] = if has_second_phase { copies } else { copies.min(max_requests) };
+            if !has_second_phase && max_requests <= copies {
                 bounds[task].clone_from(&self.stations[task].bounds);
             }
         }
         for processor in 0..model.processors.len() {
-            let here: Vec<usize> =
+            let local_tasks: Vec<usize> =
                 (0..count).filter(|task| model.tasks[*task].processor.0 == processor).collect();
-            let come = self.max_requests(&here, &holders, &open, &wide);
-            let come = self.no_more_than_clients(come, &here, &pure, &roots);
+            let thread_bound = self.max_requests(&local_tasks, &holders, &is_open, &parallelism);
+            let max_requests = self.no_more_than_clients(thread_bound, &local_tasks, &is_pure, &roots);
             let station = &mut self.stations[count + processor];
-            station.max_requests = come;
-            station.bounds = union(&here, &bounds);
+            station.max_requests = max_requests;
+            station.bounds = union(&local_tasks, &bounds);
         }
     }
 
     /// Returns the number of requests that these tasks can have at a time: that of their threads, or of those
     /// at any level above.
-    fn max_requests(&self, those: &[usize], holders: &[Vec<usize>], open: &[bool], wide: &[f64]) -> f64 {
-        let mut come = self.max_calling_threads(those, holders, open, wide);
+    fn max_requests(
+        &self,
+        tasks: &[usize],
+        holders: &[Vec<usize>],
+        is_open: &[bool],
+        parallelism: &[f64],
+    ) -> f64 {
+        let mut bound = self.max_calling_threads(tasks, holders, is_open, parallelism);
         if self.tasks.len() > MAX_SEPARATE_TASKS {
-            return come;
+            return bound;
         }
-        let mut those = those.to_vec();
+        let mut current = tasks.to_vec();
         for _ in 0..16 {
-            let mut above: Vec<usize> = Vec::new();
-            for task in &those {
-                let stays = self.model.tasks[*task].is_client()
-                    || open[*task]
+            let mut callers: Vec<usize> = Vec::new();
+            for task in &current {
+                let is_final = self.model.tasks[*task].is_client()
+                    || is_open[*task]
                     || self.stations[*task].has_second_phase
-                    || wide[*task] > 1.0
+                    || parallelism[*task] > 1.0
                     || holders[*task].is_empty();
-                if stays { above.push(*task) } else { above.extend(&holders[*task]) }
+                if is_final { callers.push(*task) } else { callers.extend(&holders[*task]) }
             }
-            above.sort_unstable();
-            above.dedup();
-            if above == those {
+            callers.sort_unstable();
+            callers.dedup();
+            if callers == current {
                 break;
             }
-            come = come.min(self.max_calling_threads(&above, holders, open, wide));
-            those = above;
+            bound = bound.min(self.max_calling_threads(&callers, holders, is_open, parallelism));
+            current = callers;
         }
-        come
+        bound
     }
 
     /// Returns the number of threads of these tasks that can call at a time. Tasks that are active only while
     /// another one of these waits for them add none.
     fn max_calling_threads(
         &self,
-        those: &[usize],
+        tasks: &[usize],
         holders: &[Vec<usize>],
-        open: &[bool],
-        wide: &[f64],
+        is_open: &[bool],
+        parallelism: &[f64],
     ) -> f64 {
-        let all = |task: &usize| self.active_threads[*task] * wide[*task];
-        if self.tasks.len() > MAX_SEPARATE_TASKS || those.len() < 2 {
-            return those.iter().map(all).sum();
+        let thread_count = |task: &usize| self.active_threads[*task] * parallelism[*task];
+        if self.tasks.len() > MAX_SEPARATE_TASKS || tasks.len() < 2 {
+            return tasks.iter().map(thread_count).sum();
         }
-        let mut counted = vec![false; self.tasks.len()];
-        those.iter().for_each(|task| counted[*task] = true);
-        let mut inside = vec![false; self.tasks.len()];
+        let mut is_counted = vec![false; self.tasks.len()];
+        tasks.iter().for_each(|task| is_counted[*task] = true);
+        let mut is_nested = vec![false; self.tasks.len()];
         for task in &self.tasks {
-            inside[*task] = !self.model.tasks[*task].is_client()
-                && !open[*task]
+            is_nested[*task] = !self.model.tasks[*task].is_client()
+                && !is_open[*task]
                 && !self.stations[*task].has_second_phase
-                && wide[*task] <= 1.0
+                && parallelism[*task] <= 1.0
                 && !holders[*task].is_empty()
                 && holders[*task]
                     .iter()
-                    .all(|above| (counted[*above] || inside[*above]) && wide[*above] <= 1.0);
+                    .all(|holder| (is_counted[*holder] || is_nested[*holder]) && parallelism[*holder] <= 1.0);
         }
-        those.iter().filter(|task| !inside[**task]).map(all).sum()
+        tasks.iter().filter(|task| !is_nested[**task]).map(thread_count).sum()
     }
 
-    fn no_more_than_clients(&self, come: f64, holders: &[usize], pure: &[bool], roots: &[Vec<usize>]) -> f64 {
-        if !holders.iter().all(|task| pure[*task]) {
-            return come;
+    fn no_more_than_clients(
+        &self,
+        bound: f64,
+        holders: &[usize],
+        is_pure: &[bool],
+        roots: &[Vec<usize>],
+    ) -> f64 {
+        if !holders.iter().all(|task| is_pure[*task]) {
+            return bound;
         }
-        come.min(union(holders, roots).iter().map(|task| self.active_threads[*task]).sum())
+        bound.min(union(holders, roots).iter().map(|task| self.active_threads[*task]).sum())
     }
 }
 
 /// Returns the union of the lists of these indices.
-fn union(those: &[usize], lists: &[Vec<usize>]) -> Vec<usize> {
-    let mut all: Vec<usize> = those.iter().flat_map(|one| lists[*one].iter().copied()).collect();
-    all.sort_unstable();
-    all.dedup();
-    all
+fn union(indices: &[usize], lists: &[Vec<usize>]) -> Vec<usize> {
+    let mut members: Vec<usize> = indices.iter().flat_map(|index| lists[*index].iter().copied()).collect();
+    members.sort_unstable();
+    members.dedup();
+    members
 }

@@ -20,11 +20,11 @@ impl WeightedSum {
     }
 
     fn mean(self, sum: f64) -> Estimate {
-        sure(if self.rate > 0.0 { sum / self.rate } else { 0.0 })
+        exact_estimate(if self.rate > 0.0 { sum / self.rate } else { 0.0 })
     }
 }
 
-fn sure(mean: f64) -> Estimate {
+fn exact_estimate(mean: f64) -> Estimate {
     Estimate { mean: if mean.is_finite() { mean } else { 0.0 }, half_width: 0.0 }
 }
 
@@ -35,54 +35,57 @@ pub(super) fn activity_results(
     state: &SolverState,
 ) -> (Vec<ActivityResults>, Vec<CallResults>) {
     let model = net.model;
-    let mut done = vec![WeightedSum::default(); model.activities.len()];
+    let mut activity_sums = vec![WeightedSum::default(); model.activities.len()];
     let mut count = 0;
-    let mut places = |own: usize| {
-        count += own;
-        count - own
+    let mut reserve = |length: usize| {
+        count += length;
+        count - length
     };
-    let called: Vec<usize> = model.activities.iter().map(|own| places(own.calls.len())).collect();
-    let forwarded: Vec<usize> = model.entries.iter().map(|own| places(own.forwards.len())).collect();
-    let mut asked = vec![WeightedSum::default(); count];
+    let call_starts: Vec<usize> =
+        model.activities.iter().map(|activity| reserve(activity.calls.len())).collect();
+    let forward_starts: Vec<usize> =
+        model.entries.iter().map(|entry| reserve(entry.forwards.len())).collect();
+    let mut call_sums = vec![WeightedSum::default(); count];
     for (row, rate) in net.rows.iter().zip(&state.rates) {
         if *rate <= 0.0 {
             continue;
         }
-        let longer = cycle_stretch(net, state, row.task, row.origin);
-        let mut ask = |place: usize, rate: f64, to: usize| {
+        let stretch = cycle_stretch(net, state, row.task, row.origin);
+        let mut record_call = |index: usize, rate: f64, to: usize| {
             let wait = state.slots[net.rows[to].queue].wait;
-            asked[place].add(rate, wait, state.times[to].response.mean);
+            call_sums[index].add(rate, wait, state.times[to].response.mean);
         };
         for step in &row.activities {
             for side in step.sides.iter().filter(|side| side.executions > 0.0) {
-                let span = service_times::activity_time(net, state, step.activity, side);
-                done[step.activity].add(rate * side.executions, longer * span.mean, 0.0);
-                for (place, (to, count, _)) in side.calls.iter().enumerate() {
-                    ask(called[step.activity] + place, rate * side.executions * count, *to);
+                let time = service_times::activity_time(net, state, step.activity, side);
+                activity_sums[step.activity].add(rate * side.executions, stretch * time.mean, 0.0);
+                for (index, (to, count, _)) in side.calls.iter().enumerate() {
+                    record_call(call_starts[step.activity] + index, rate * side.executions * count, *to);
                 }
             }
         }
         // Rows have no targets with probability 0.
-        let some = model.entries[row.entry].forwards.iter().enumerate().filter(|(_, (_, part))| *part > 0.0);
-        for ((place, _), (to, part)) in some.zip(&row.forwards) {
-            ask(forwarded[row.entry] + place, rate * part, *to);
+        let forwards =
+            model.entries[row.entry].forwards.iter().enumerate().filter(|(_, (_, share))| *share > 0.0);
+        for ((index, _), (to, share)) in forwards.zip(&row.forwards) {
+            record_call(forward_starts[row.entry] + index, rate * share, *to);
         }
     }
-    let activities = model.activities.iter().zip(&done).map(|(own, sum)| ActivityResults {
-        name: own.name.clone(),
-        throughput: sure(sum.rate),
+    let activities = model.activities.iter().zip(&activity_sums).map(|(activity, sum)| ActivityResults {
+        name: activity.name.clone(),
+        throughput: exact_estimate(sum.rate),
         service: sum.mean(sum.first),
     });
     let name = |to: usize| model.entries[to].name.clone();
     let calls = model
         .activities
         .iter()
-        .flat_map(|own| own.calls.iter().map(|call| (own.name.clone(), name(call.entry.0))));
+        .flat_map(|activity| activity.calls.iter().map(|call| (activity.name.clone(), name(call.entry.0))));
     let forwards = model
         .entries
         .iter()
-        .flat_map(|own| own.forwards.iter().map(|(to, _)| (own.name.clone(), name(to.0))));
-    let calls = calls.chain(forwards).zip(&asked).map(|((from, to), sum)| CallResults {
+        .flat_map(|entry| entry.forwards.iter().map(|(to, _)| (entry.name.clone(), name(to.0))));
+    let calls = calls.chain(forwards).zip(&call_sums).map(|((from, to), sum)| CallResults {
         from,
         to,
         waiting: sum.mean(sum.first),
@@ -97,7 +100,11 @@ fn cycle_stretch(net: &SolverNetwork<'_>, state: &SolverState, task: usize, orig
     if net.origins[origin] != WorkOrigin::Client(task) {
         return 1.0;
     }
-    let (throughput, parts) = (state.throughputs[origin], state.response(net, origin));
-    let whole = net.active_threads[task] / throughput - think(net.model, task);
-    if whole > parts && parts > 0.0 && whole.is_finite() { whole / parts } else { 1.0 }
+    let (throughput, response_sum) = (state.throughputs[origin], state.response(net, origin));
+    let cycle_response = net.active_threads[task] / throughput - think(net.model, task);
+    if cycle_response > response_sum && response_sum > 0.0 && cycle_response.is_finite() {
+        cycle_response / response_sum
+    } else {
+        1.0
+    }
 }

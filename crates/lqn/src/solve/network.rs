@@ -12,7 +12,7 @@ use super::visits::{self, EntryVisits};
 use crate::model::{Activity, EntryBody, Model, Multiplicity, Scheduling, Task, TaskRole};
 
 /// The largest number of rows: the rest is ignored, and the solution does not count as converged.
-const MOST_ROWS: usize = 500_000;
+const MAX_ROWS: usize = 500_000;
 /// The largest number of tasks for which later phases have separate origins, and for which nested threads are
 /// examined.
 pub(super) const MAX_SEPARATE_TASKS: usize = 400;
@@ -130,26 +130,26 @@ pub(super) struct SolverNetwork<'m> {
 
 impl<'m> SolverNetwork<'m> {
     pub(super) fn new(model: &'m Model) -> Self {
-        let courses: Vec<EntryVisits> =
+        let entry_visits: Vec<EntryVisits> =
             (0..model.entries.len()).map(|entry| visits::entry_visits(model, entry)).collect();
-        let place = |entry: usize| -> HashMap<usize, usize> {
-            let all = if is_graph(model, entry) { courses[entry].as_slice() } else { &[] };
-            all.iter().enumerate().map(|(place, part)| (part.activity, place)).collect()
+        let visit_positions = |entry: usize| -> HashMap<usize, usize> {
+            let graph_visits = if is_graph(model, entry) { entry_visits[entry].as_slice() } else { &[] };
+            graph_visits.iter().enumerate().map(|(index, visit)| (visit.activity, index)).collect()
         };
-        let places = (0..model.entries.len()).map(place).collect();
+        let graph_positions = (0..model.entries.len()).map(visit_positions).collect();
         let mut net = Self {
-            graph_positions: places,
+            graph_positions,
             model,
             origins: Vec::new(),
             rows: Vec::new(),
             order: Vec::new(),
-            visits: courses,
+            visits: entry_visits,
             stations: stations(model),
             slots: Vec::new(),
             first_rows: Vec::new(),
             active_threads: Vec::new(),
             parallel_branches: Vec::new(),
-            tasks: in_order(model),
+            tasks: callers_first(model),
             policy_gains: policy_gain::policy_gains(model),
             is_truncated: false,
         };
@@ -168,13 +168,13 @@ impl<'m> SolverNetwork<'m> {
         net.order.sort_by_key(|row| (ranks[net.rows[*row].task], *row));
         for entry in 0..model.entries.len() {
             let task = model.entries[entry].task.0;
-            net.stations[task].has_second_phase |= net.visits[entry].iter().any(|part| part.after > 0.0);
+            net.stations[task].has_second_phase |= net.visits[entry].iter().any(|visit| visit.after > 0.0);
         }
         // With equal priorities, requests are served in order of arrival.
-        for station in net.stations.iter_mut().filter(|own| own.is_task) {
+        for station in net.stations.iter_mut().filter(|station| station.is_task) {
             let mut ranks = station.slots.iter().map(|slot| net.slots[*slot].priority);
             let first = ranks.next();
-            if ranks.all(|own| Some(own) == first) {
+            if ranks.all(|priority| Some(priority) == first) {
                 station.discipline = QueueDiscipline::Fifo;
             }
         }
@@ -185,11 +185,11 @@ impl<'m> SolverNetwork<'m> {
     /// Returns the largest number of requests of a slot.
     pub(super) fn population(&self, slot: usize) -> f64 {
         let StationSlot { origin, holder, .. } = self.slots[slot];
-        let all = match self.origins[origin] {
+        let threads = match self.origins[origin] {
             WorkOrigin::Client(task) | WorkOrigin::SecondPhase(task) => self.active_threads[task],
             WorkOrigin::External(_) | WorkOrigin::AsyncCalls(_) => f64::INFINITY,
         };
-        all.min(self.max_requests_by(holder))
+        threads.min(self.max_requests_by(holder))
     }
 
     /// Returns the largest number of requests by the threads of a task.
@@ -216,16 +216,16 @@ pub(super) fn is_ranked(task: &Task) -> bool {
 }
 
 fn stations(model: &Model) -> Vec<QueueStation> {
-    let station = |servers, rule, pool| QueueStation {
+    let station = |servers, discipline, is_task| QueueStation {
         servers,
-        discipline: rule,
-        is_task: pool,
+        discipline,
+        is_task,
         has_second_phase: false,
         slots: Vec::new(),
         bounds: Vec::new(),
         max_requests: f64::INFINITY,
     };
-    let pools = model.tasks.iter().map(|task| {
+    let task_stations = model.tasks.iter().map(|task| {
         // Clients serve no requests.
         let threads = if task.is_client() { f64::INFINITY } else { server_count(task.copies) };
         station(
@@ -235,45 +235,45 @@ fn stations(model: &Model) -> Vec<QueueStation> {
         )
     });
     let processors = model.processors.iter().map(|processor| {
-        let rule = match processor.scheduling {
+        let discipline = match processor.scheduling {
             Scheduling::Fcfs | Scheduling::Random => QueueDiscipline::Fifo,
             Scheduling::HeadOfLine => QueueDiscipline::HeadOfLine,
             Scheduling::Preemptive => QueueDiscipline::Preemptive,
             Scheduling::ProcessorSharing => QueueDiscipline::ProcessorSharing,
         };
-        station(server_count(processor.copies), rule, false)
+        station(server_count(processor.copies), discipline, false)
     });
-    pools.chain(processors).collect()
+    task_stations.chain(processors).collect()
 }
 
 /// Returns the tasks, callers first. Those on a cycle, which a model that was read cannot have, are at the
 /// end.
-fn in_order(model: &Model) -> Vec<usize> {
-    let mut asks: Vec<Vec<usize>> = vec![Vec::new(); model.tasks.len()];
+fn callers_first(model: &Model) -> Vec<usize> {
+    let mut called_tasks: Vec<Vec<usize>> = vec![Vec::new(); model.tasks.len()];
     for activity in &model.activities {
         for call in activity.calls.iter().filter(|call| call.waits) {
-            asks[activity.task.0].push(model.entries[call.entry.0].task.0);
+            called_tasks[activity.task.0].push(model.entries[call.entry.0].task.0);
         }
     }
     for entry in &model.entries {
         for (to, _) in &entry.forwards {
-            asks[entry.task.0].push(model.entries[to.0].task.0);
+            called_tasks[entry.task.0].push(model.entries[to.0].task.0);
         }
     }
-    let mut open = vec![0_usize; asks.len()];
-    asks.iter().flatten().for_each(|to| open[*to] += 1);
-    let mut order: Vec<usize> = (0..asks.len()).filter(|task| open[*task] == 0).collect();
-    let mut at = 0;
-    while at < order.len() {
-        for to in &asks[order[at]] {
-            open[*to] -= 1;
-            if open[*to] == 0 {
+    let mut pending_callers = vec![0_usize; called_tasks.len()];
+    called_tasks.iter().flatten().for_each(|to| pending_callers[*to] += 1);
+    let mut order: Vec<usize> = (0..called_tasks.len()).filter(|task| pending_callers[*task] == 0).collect();
+    let mut next = 0;
+    while next < order.len() {
+        for to in &called_tasks[order[next]] {
+            pending_callers[*to] -= 1;
+            if pending_callers[*to] == 0 {
                 order.push(*to);
             }
         }
-        at += 1;
+        next += 1;
     }
-    order.extend((0..asks.len()).filter(|task| open[*task] > 0));
+    order.extend((0..called_tasks.len()).filter(|task| pending_callers[*task] > 0));
     order
 }
 
@@ -287,31 +287,31 @@ struct NetworkBuilder<'n, 'm> {
 impl NetworkBuilder<'_, '_> {
     fn build(&mut self) {
         let model = self.net.model;
-        for (place, task) in model.tasks.iter().enumerate() {
+        for (index, task) in model.tasks.iter().enumerate() {
             if task.is_client() {
-                let origin = self.origin(WorkOrigin::Client(place));
-                let part = 1.0 / task.entries.len().max(1) as f64;
+                let origin = self.origin(WorkOrigin::Client(index));
+                let share = 1.0 / task.entries.len().max(1) as f64;
                 for entry in &task.entries {
-                    let row = self.row(entry.0, origin, place);
-                    self.net.first_rows[origin].push((row, part));
+                    let row = self.row(entry.0, origin, index);
+                    self.net.first_rows[origin].push((row, share));
                 }
             }
         }
-        for (place, entry) in model.entries.iter().enumerate() {
+        for (index, entry) in model.entries.iter().enumerate() {
             if entry.arrivals > 0.0 {
-                let origin = self.origin(WorkOrigin::External(place));
-                let row = self.row(place, origin, NO_HOLDER);
+                let origin = self.origin(WorkOrigin::External(index));
+                let row = self.row(index, origin, NO_HOLDER);
                 self.net.first_rows[origin].push((row, 1.0));
             }
         }
-        let mut at = 0;
-        while at < self.net.rows.len() {
-            if self.net.rows.len() > MOST_ROWS {
+        let mut next_row = 0;
+        while next_row < self.net.rows.len() {
+            if self.net.rows.len() > MAX_ROWS {
                 self.net.is_truncated = true;
                 break;
             }
-            self.follow(at);
-            at += 1;
+            self.follow(next_row);
+            next_row += 1;
         }
     }
 
@@ -321,7 +321,7 @@ impl NetworkBuilder<'_, '_> {
             WorkOrigin::SecondPhase(_) if self.net.tasks.len() > MAX_SEPARATE_TASKS => {
                 WorkOrigin::SecondPhase(0)
             }
-            other => other,
+            specific => specific,
         };
         *self.origins.entry(origin).or_insert_with(|| {
             self.net.origins.push(origin);
@@ -345,7 +345,7 @@ impl NetworkBuilder<'_, '_> {
         }
         let task = self.net.model.entries[entry].task.0;
         let queue = self.slot(task, origin, holder, self.rank(entry, origin, holder));
-        let place = self.net.rows.len();
+        let index = self.net.rows.len();
         self.net.rows.push(WorkRow {
             entry,
             task,
@@ -355,84 +355,87 @@ impl NetworkBuilder<'_, '_> {
             activities: Vec::new(),
             forwards: Vec::new(),
         });
-        self.rows.insert((entry, origin, holder), place);
-        place
+        self.rows.insert((entry, origin, holder), index);
+        index
     }
 
     /// Returns the priority of a request at a task that serves by priority: the sum of the caller's and the
     /// entry's.
     fn rank(&self, entry: usize, origin: usize, holder: usize) -> i32 {
         let model = self.net.model;
-        let own = &model.entries[entry];
-        if self.net.stations[own.task.0].discipline != QueueDiscipline::HeadOfLine {
+        let entry_data = &model.entries[entry];
+        if self.net.stations[entry_data.task.0].discipline != QueueDiscipline::HeadOfLine {
             return 0;
         }
-        let asks = match self.net.origins[origin] {
+        let caller_priority = match self.net.origins[origin] {
             _ if holder != NO_HOLDER => model.tasks[holder].priority,
             // Of several senders the highest priority counts.
             WorkOrigin::AsyncCalls(to) => {
-                let sends = |own: &&Activity| own.calls.iter().any(|call| !call.waits && call.entry.0 == to);
-                let senders = model.activities.iter().filter(sends);
-                senders.map(|own| model.tasks[own.task.0].priority).max().unwrap_or(0)
+                let is_sender = |activity: &&Activity| {
+                    activity.calls.iter().any(|call| !call.waits && call.entry.0 == to)
+                };
+                let senders = model.activities.iter().filter(is_sender);
+                senders.map(|activity| model.tasks[activity.task.0].priority).max().unwrap_or(0)
             }
             _ => 0,
         };
-        asks.saturating_add(own.priority)
+        caller_priority.saturating_add(entry_data.priority)
     }
 
     /// Determines the activities and calls of a row.
     fn follow(&mut self, row: usize) {
         let model = self.net.model;
         let WorkRow { entry, task, origin, holder, .. } = self.net.rows[row];
-        let course = self.net.visits[entry].clone();
-        let mut steps = Vec::with_capacity(course.len());
-        for part in &course {
-            let mut step = RowActivity { activity: part.activity, ..RowActivity::default() };
-            for (side, times) in [part.before, part.after].into_iter().enumerate() {
-                if times > 0.0 {
+        let entry_visits = self.net.visits[entry].clone();
+        let mut steps = Vec::with_capacity(entry_visits.len());
+        for visit in &entry_visits {
+            let mut step = RowActivity { activity: visit.activity, ..RowActivity::default() };
+            for (side, executions) in [visit.before, visit.after].into_iter().enumerate() {
+                if executions > 0.0 {
                     let origin = if side == 0 { origin } else { self.origin(WorkOrigin::SecondPhase(task)) };
-                    step.sides[side] = self.side(part.activity, origin, times);
+                    step.sides[side] = self.side(visit.activity, origin, executions);
                 }
             }
             steps.push(step);
         }
-        let own = &model.entries[entry];
-        let forwards: Vec<(usize, f64)> = own
+        let entry_data = &model.entries[entry];
+        let forwards: Vec<(usize, f64)> = entry_data
             .forwards
             .iter()
             .filter(|(_, share)| *share > 0.0)
             .map(|(to, share)| (self.row(to.0, origin, holder), *share))
             .collect();
-        let own = &mut self.net.rows[row];
-        (own.activities, own.forwards) = (steps, forwards);
+        let work_row = &mut self.net.rows[row];
+        (work_row.activities, work_row.forwards) = (steps, forwards);
     }
 
-    fn side(&mut self, activity: usize, origin: usize, times: f64) -> ActivitySide {
+    fn side(&mut self, activity: usize, origin: usize, executions: f64) -> ActivitySide {
         let model = self.net.model;
-        let own = &model.activities[activity];
-        let task = &model.tasks[own.task.0];
+        let activity_data = &model.activities[activity];
+        let task = &model.tasks[activity_data.task.0];
         let station = model.tasks.len() + task.processor.0;
-        let ranked = matches!(
+        let is_prioritized = matches!(
             self.net.stations[station].discipline,
             QueueDiscipline::HeadOfLine | QueueDiscipline::Preemptive
         );
-        let work = self.slot(station, origin, own.task.0, if ranked { task.priority } else { 0 });
-        let mut calls = Vec::with_capacity(own.calls.len());
-        for call in &own.calls {
+        let work =
+            self.slot(station, origin, activity_data.task.0, if is_prioritized { task.priority } else { 0 });
+        let mut calls = Vec::with_capacity(activity_data.calls.len());
+        for call in &activity_data.calls {
             let to = call.entry.0;
             let row = if call.waits {
-                self.row(to, origin, own.task.0)
+                self.row(to, origin, activity_data.task.0)
             } else {
-                let sent = self.origin(WorkOrigin::AsyncCalls(to));
-                let row = self.row(to, sent, NO_HOLDER);
-                if self.net.first_rows[sent].is_empty() {
-                    self.net.first_rows[sent].push((row, 1.0));
+                let async_origin = self.origin(WorkOrigin::AsyncCalls(to));
+                let row = self.row(to, async_origin, NO_HOLDER);
+                if self.net.first_rows[async_origin].is_empty() {
+                    self.net.first_rows[async_origin].push((row, 1.0));
                 }
                 row
             };
             calls.push((row, call.count, call.waits));
         }
-        ActivitySide { executions: times, work, calls }
+        ActivitySide { executions, work, calls }
     }
 }
 

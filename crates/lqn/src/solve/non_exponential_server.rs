@@ -12,7 +12,7 @@ pub(super) struct ServerResults {
     /// The mean waiting time of an arrival.
     pub(super) wait: f64,
     /// The arrival rates without and with crowding.
-    pub(super) plain: f64,
+    pub(super) unpaced: f64,
     pub(super) paced: f64,
 }
 
@@ -26,63 +26,70 @@ pub(super) fn reference_variation(variation: f64) -> f64 {
 /// with a number of requests, and that without crowding. There are no arrivals with `most` requests.
 pub(super) fn solve_server(
     rates: &mut dyn FnMut(usize) -> (f64, f64),
-    most: usize,
+    max_requests: usize,
     mean: f64,
     variation: f64,
 ) -> ServerResults {
     let mut sums = ServerSums::default();
-    let (mut rate, plain) = rates(0);
-    sums.add(1.0, rate, plain, 0.0);
+    let (mut rate, unpaced_rate) = rates(0);
+    sums.add(1.0, rate, unpaced_rate, 0.0);
     // The weights of both phases with one request less, and the rate there.
-    let (mut last, mut last_rate) = ([0.0; 2], rate);
-    let above = variation > 1.0;
+    let (mut last_probabilities, mut last_rate) = ([0.0; 2], rate);
+    let is_hyperexponential = variation > 1.0;
     let first = 0.5 * (1.0 + (1.0_f64 / 3.0).sqrt());
     let parts = [first, 1.0 - first];
-    let means = if above { parts.map(|part| 0.5 * mean / part) } else { [0.5 * mean; 2] };
-    let mut all = 1.0;
-    for n in 1..=most {
-        let plain;
-        (rate, plain) = if n == most { (0.0, 0.0) } else { rates(n) };
-        let came = if n == 1 { parts.map(|part| part * last_rate) } else { last.map(|own| own * last_rate) };
-        let own = if variation == 1.0 {
-            [last_rate * all * mean, 0.0]
-        } else if above {
+    let means = if is_hyperexponential { parts.map(|part| 0.5 * mean / part) } else { [0.5 * mean; 2] };
+    let mut total_probability = 1.0;
+    for n in 1..=max_requests {
+        let unpaced_rate;
+        (rate, unpaced_rate) = if n == max_requests { (0.0, 0.0) } else { rates(n) };
+        let inflow = if n == 1 {
+            parts.map(|part| part * last_rate)
+        } else {
+            last_probabilities.map(|probability| probability * last_rate)
+        };
+        let probabilities = if variation == 1.0 {
+            [last_rate * total_probability * mean, 0.0]
+        } else if is_hyperexponential {
             // The flows into each phase from below, and from above, which equal those upwards.
-            let [one, other] = [0, 1].map(|phase| rate + 1.0 / means[phase]);
+            let [first_outflow, second_outflow] = [0, 1].map(|phase| rate + 1.0 / means[phase]);
             let (p, q) = (parts[0] * rate, parts[1] * rate);
-            let determinant = (one - p) * (other - q) - p * q;
+            let determinant = (first_outflow - p) * (second_outflow - q) - p * q;
             [
-                (came[0] * (other - q) + p * came[1]) / determinant,
-                (came[1] * (one - p) + q * came[0]) / determinant,
+                (inflow[0] * (second_outflow - q) + p * inflow[1]) / determinant,
+                (inflow[1] * (first_outflow - p) + q * inflow[0]) / determinant,
             ]
         } else {
-            let second = last_rate * all * means[1];
-            let before = if n == 1 { last_rate } else { last[0] * last_rate };
-            [second * rate * means[0] + before * means[0], second]
+            let second = last_rate * total_probability * means[1];
+            let previous = if n == 1 { last_rate } else { last_probabilities[0] * last_rate };
+            [second * rate * means[0] + previous * means[0], second]
         };
-        all = own[0] + own[1];
-        let waits = if above {
+        total_probability = probabilities[0] + probabilities[1];
+        let waiting_times = if is_hyperexponential {
             means.map(|left| (n as f64 - 1.0) * mean + left)
         } else {
             // Of two consecutive phases, the second is left, or both.
             [n as f64 * mean, (n as f64 - 0.5) * mean]
         };
-        sums.add(own[0], rate, plain, waits[0]);
-        sums.add(own[1], rate, plain, waits[1]);
-        if rate <= 0.0 || (all < 1e-13 * sums.norm && rate * mean < 1.0) || !all.is_finite() {
+        sums.add(probabilities[0], rate, unpaced_rate, waiting_times[0]);
+        sums.add(probabilities[1], rate, unpaced_rate, waiting_times[1]);
+        if rate <= 0.0
+            || (total_probability < 1e-13 * sums.norm && rate * mean < 1.0)
+            || !total_probability.is_finite()
+        {
             break;
         }
-        (last, last_rate) = (own, rate);
-        if all > 1e200 {
+        (last_probabilities, last_rate) = (probabilities, rate);
+        if total_probability > 1e200 {
             sums.scale(1e-200);
-            last = last.map(|own| own * 1e-200);
-            all *= 1e-200;
+            last_probabilities = last_probabilities.map(|probability| probability * 1e-200);
+            total_probability *= 1e-200;
         }
     }
-    let share = |sum: f64, of: f64| if of > 0.0 { sum / of } else { 0.0 };
+    let share = |sum: f64, total: f64| if total > 0.0 { sum / total } else { 0.0 };
     ServerResults {
         wait: share(sums.waited, sums.paced),
-        plain: share(sums.plain, sums.norm),
+        unpaced: share(sums.unpaced, sums.norm),
         paced: share(sums.paced, sums.norm),
     }
 }
@@ -90,22 +97,22 @@ pub(super) fn solve_server(
 #[derive(Default)]
 struct ServerSums {
     norm: f64,
-    plain: f64,
+    unpaced: f64,
     paced: f64,
     waited: f64,
 }
 
 impl ServerSums {
-    fn add(&mut self, p: f64, rate: f64, plain: f64, wait: f64) {
+    fn add(&mut self, p: f64, rate: f64, unpaced_rate: f64, wait: f64) {
         self.norm += p;
-        self.plain += p * plain;
+        self.unpaced += p * unpaced_rate;
         self.paced += p * rate;
         self.waited += p * rate * wait;
     }
 
-    fn scale(&mut self, by: f64) {
-        for sum in [&mut self.norm, &mut self.plain, &mut self.paced, &mut self.waited] {
-            *sum *= by;
+    fn scale(&mut self, factor: f64) {
+        for sum in [&mut self.norm, &mut self.unpaced, &mut self.paced, &mut self.waited] {
+            *sum *= factor;
         }
     }
 }
@@ -123,13 +130,13 @@ mod tests {
                     let rate = f64::from(sources - n as i32) * rate;
                     (rate, rate)
                 };
-                let found = solve_server(&mut rates, sources as usize, 1.0, variation);
+                let results = solve_server(&mut rates, sources as usize, 1.0, variation);
                 // Two consecutive phases are the gamma distribution with variation 1/2, so Takács' formula is
                 // exact.
                 let expected = variance_correction::mean_waiting(f64::from(sources), rate, 1.0, variation);
                 assert!(
-                    (found.wait / expected - 1.0).abs() < 1e-6,
-                    "{variation} {sources}: {found:?}, not {expected}"
+                    (results.wait / expected - 1.0).abs() < 1e-6,
+                    "{variation} {sources}: {results:?}, not {expected}"
                 );
             }
         }

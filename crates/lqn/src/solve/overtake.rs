@@ -36,17 +36,17 @@ pub(super) struct OvertakingShare {
 
 impl OvertakingRows {
     pub(super) fn new(net: &SolverNetwork<'_>) -> Self {
-        let mut all = Self {
+        let mut overtaking_rows = Self {
             rows: vec![Vec::new(); net.model.tasks.len()],
             waiting: vec![Vec::new(); net.slots.len()],
         };
-        for (place, row) in net.rows.iter().enumerate() {
-            all.rows[row.task].push(place);
+        for (index, row) in net.rows.iter().enumerate() {
+            overtaking_rows.rows[row.task].push(index);
             if net.stations[row.task].has_second_phase {
-                all.waiting[row.queue].push(place);
+                overtaking_rows.waiting[row.queue].push(index);
             }
         }
-        all
+        overtaking_rows
     }
 
     /// Computes the overtaking for each slot of a task that continues after its reply.
@@ -57,41 +57,41 @@ impl OvertakingRows {
         station: usize,
     ) -> Vec<OvertakingShare> {
         let slots = &net.stations[station].slots;
-        let mut found = vec![OvertakingShare::default(); slots.len()];
+        let mut shares = vec![OvertakingShare::default(); slots.len()];
         for slot in slots {
             let holder = net.slots[*slot].holder;
             if holder == NO_HOLDER || net.max_requests_by(holder).is_infinite() {
                 continue;
             }
             let rate = state.slots[*slot].rate;
-            for (weight, at) in self.second(state, *slot) {
-                let gap = ReturnTime {
+            for (weight, at) in self.second_phase_mixture(state, *slot) {
+                let return_time = ReturnTime {
                     net,
                     state,
                     slots,
-                    at,
+                    rate_parameter: at,
                     idle: idle(net, state, holder, at),
-                    first: is_first(net, holder, station),
+                    is_first: is_first(net, holder, station),
                 };
-                let back = gap.until_next_request(&self.rows[holder], *slot);
-                for (found, back) in found.iter_mut().zip(back) {
-                    found.share += rate * weight * back;
-                    found.remaining += rate * weight * back / at;
+                let return_transforms = return_time.until_next_request(&self.rows[holder], *slot);
+                for (share, return_probability) in shares.iter_mut().zip(return_transforms) {
+                    share.share += rate * weight * return_probability;
+                    share.remaining += rate * weight * return_probability / at;
                 }
             }
         }
-        for (own, slot) in found.iter_mut().zip(slots) {
+        for (share, slot) in shares.iter_mut().zip(slots) {
             let rate = state.slots[*slot].rate;
-            if rate > 0.0 && own.share > 1e-9 * rate {
-                *own = OvertakingShare {
-                    share: (own.share / rate).clamp(0.0, 1.0),
-                    remaining: (own.remaining / own.share).max(0.0),
+            if rate > 0.0 && share.share > 1e-9 * rate {
+                *share = OvertakingShare {
+                    share: (share.share / rate).clamp(0.0, 1.0),
+                    remaining: (share.remaining / share.share).max(0.0),
                 };
             } else {
-                *own = OvertakingShare::default();
+                *share = OvertakingShare::default();
             }
         }
-        found
+        shares
     }
 
     /// Returns the share of a slot's slices at a processor that directly follow a reply of this task.
@@ -102,25 +102,25 @@ impl OvertakingRows {
         slot: usize,
         task: usize,
     ) -> f64 {
-        let (mut pieces, mut following) = (0.0, 0.0);
-        for place in &self.rows[net.slots[slot].holder] {
-            let sides = net.rows[*place].activities.iter().flat_map(|step| &step.sides);
+        let (mut slices, mut following) = (0.0, 0.0);
+        for row_index in &self.rows[net.slots[slot].holder] {
+            let sides = net.rows[*row_index].activities.iter().flat_map(|step| &step.sides);
             for side in sides.filter(|side| side.executions > 0.0 && side.work == slot) {
-                let rate = state.rates[*place] * side.executions;
-                pieces += rate;
+                let rate = state.rates[*row_index] * side.executions;
+                slices += rate;
                 for (to, count, waits) in &side.calls {
-                    pieces += rate * count;
+                    slices += rate * count;
                     if *waits && net.rows[*to].task == task {
                         following += rate * count;
                     }
                 }
             }
         }
-        if pieces > 0.0 { following / pieces } else { 0.0 }
+        if slices > 0.0 { following / slices } else { 0.0 }
     }
 
     /// Returns the second phases of a slot's requests as two exponentials with their weights and rates.
-    fn second(&self, state: &SolverState, slot: usize) -> [(f64, f64); 2] {
+    fn second_phase_mixture(&self, state: &SolverState, slot: usize) -> [(f64, f64); 2] {
         let (mut rate, mut mean, mut square) = (0.0, 0.0, 0.0);
         for row in &self.waiting[slot] {
             let second = state.times[*row].second;
@@ -145,35 +145,35 @@ fn exponentials(mean: f64, variation: f64) -> [(f64, f64); 2] {
         return [(first, 2.0 * first / mean), (last, 2.0 * last / mean)];
     }
     // Two equal exponentials have the least variation; they are kept apart so that the weights stay finite.
-    let apart = (2.0 * variation.clamp(0.505, 1.0) - 1.0).sqrt();
-    let [one, other] = [0.5 * mean * (1.0 + apart), (0.5 * mean * (1.0 - apart)).max(1e-9 * mean)];
-    [(one / (one - other), 1.0 / one), (-other / (one - other), 1.0 / other)]
+    let spread = (2.0 * variation.clamp(0.505, 1.0) - 1.0).sqrt();
+    let [longer, shorter] = [0.5 * mean * (1.0 + spread), (0.5 * mean * (1.0 - spread)).max(1e-9 * mean)];
+    [(longer / (longer - shorter), 1.0 / longer), (-shorter / (longer - shorter), 1.0 / shorter)]
 }
 
 /// Returns `true` if both tasks use the same single core in order of arrival: the thread that got the reply
 /// then runs first.
 fn is_first(net: &SolverNetwork<'_>, holder: usize, task: usize) -> bool {
-    let [one, other] = [holder, task].map(|task| net.model.tasks[task].processor.0);
-    let core = &net.stations[net.model.tasks.len() + one];
-    one == other && core.servers == 1.0 && core.discipline == QueueDiscipline::Fifo
+    let [holder_processor, task_processor] = [holder, task].map(|task| net.model.tasks[task].processor.0);
+    let core = &net.stations[net.model.tasks.len() + holder_processor];
+    holder_processor == task_processor && core.servers == 1.0 && core.discipline == QueueDiscipline::Fifo
 }
 
 /// Returns the transform of the time from the end of a request until a thread of the holder starts the next.
-fn idle(net: &SolverNetwork<'_>, state: &SolverState, holder: usize, at: f64) -> f64 {
-    let after = |mean: f64| 1.0 / (1.0 + at * mean);
+fn idle(net: &SolverNetwork<'_>, state: &SolverState, holder: usize, rate_parameter: f64) -> f64 {
+    let transform = |mean: f64| 1.0 / (1.0 + rate_parameter * mean);
     if let TaskRole::Client { think } = net.model.tasks[holder].role {
-        return after(think);
+        return transform(think);
     }
-    let own = &net.stations[holder];
-    let rate: f64 = own.slots.iter().map(|slot| state.slots[*slot].rate).sum();
-    let held: f64 = own.slots.iter().map(|slot| state.slots[*slot].held).sum();
+    let holder_station = &net.stations[holder];
+    let rate: f64 = holder_station.slots.iter().map(|slot| state.slots[*slot].rate).sum();
+    let held: f64 = holder_station.slots.iter().map(|slot| state.slots[*slot].held).sum();
     let threads = net.active_threads[holder];
     if rate <= 0.0 || threads <= 0.0 {
         return 0.0;
     }
     let mean = (threads - held).max(0.0) / rate;
-    let busy = if own.max_requests <= threads { 0.0 } else { (held / threads).min(0.99) };
-    busy + (1.0 - busy) * after(mean / (1.0 - busy))
+    let busy = if holder_station.max_requests <= threads { 0.0 } else { (held / threads).min(0.99) };
+    busy + (1.0 - busy) * transform(mean / (1.0 - busy))
 }
 
 /// The time from a reply to the next request of the same thread.
@@ -183,10 +183,10 @@ struct ReturnTime<'a, 'm> {
     /// The slots of the station.
     slots: &'a [usize],
     /// The argument of the transform.
-    at: f64,
+    rate_parameter: f64,
     idle: f64,
     /// Whether the thread runs its next slice before the second phase can begin.
-    first: bool,
+    is_first: bool,
 }
 
 /// The transforms of the time until the next request by its slot, and of that until the end without one.
@@ -208,56 +208,56 @@ struct ActivityStage {
 
 impl ReturnTime<'_, '_> {
     fn slice_transform(&self, mean: f64) -> f64 {
-        1.0 / (1.0 + self.at * mean)
+        1.0 / (1.0 + self.rate_parameter * mean)
     }
 
     /// Returns the transforms from a reply to this slot until the next request, by its slot.
     fn until_next_request(&self, rows: &[usize], slot: usize) -> Vec<f64> {
         let count = self.slots.len();
-        let own = self.slots.iter().position(|other| *other == slot);
+        let slot_index = self.slots.iter().position(|candidate| *candidate == slot);
         let stages: Vec<(f64, Vec<ActivityStage>)> =
             rows.iter().map(|row| (self.state.rates[*row], self.stages(*row))).collect();
-        let all: f64 = stages.iter().map(|(rate, _)| rate).sum();
-        let mut next = ReturnTransforms { to_request: vec![0.0; count], to_end: 0.0 };
-        let mut found = vec![0.0; count];
-        if all <= 0.0 {
-            return found;
+        let total_rate: f64 = stages.iter().map(|(rate, _)| rate).sum();
+        let mut next_cycle = ReturnTransforms { to_request: vec![0.0; count], to_end: 0.0 };
+        let mut probabilities = vec![0.0; count];
+        if total_rate <= 0.0 {
+            return probabilities;
         }
         // The transforms from the start of any request of the thread.
         for (rate, stages) in &stages {
-            let mut onward = ReturnTransforms { to_request: vec![0.0; count], to_end: 1.0 };
+            let mut following = ReturnTransforms { to_request: vec![0.0; count], to_end: 1.0 };
             for stage in stages.iter().rev() {
-                onward = stage.from_start.then(&onward);
+                following = stage.from_start.then(&following);
             }
-            next.to_end += rate / all * onward.to_end;
-            for (sum, asks) in next.to_request.iter_mut().zip(&onward.to_request) {
-                *sum += rate / all * asks;
+            next_cycle.to_end += rate / total_rate * following.to_end;
+            for (sum, probability) in next_cycle.to_request.iter_mut().zip(&following.to_request) {
+                *sum += rate / total_rate * probability;
             }
         }
-        let again = self.idle / (1.0 - (self.idle * next.to_end).min(0.999_999));
-        let ended = ReturnTransforms {
-            to_request: next.to_request.iter().map(|asks| asks * again).collect(),
+        let repeat_factor = self.idle / (1.0 - (self.idle * next_cycle.to_end).min(0.999_999));
+        let after_end = ReturnTransforms {
+            to_request: next_cycle.to_request.iter().map(|probability| probability * repeat_factor).collect(),
             to_end: 0.0,
         };
-        let mut asked = 0.0;
+        let mut total_requests = 0.0;
         for (rate, stages) in &stages {
-            let mut onward = ended.clone();
+            let mut following = after_end.clone();
             for stage in stages.iter().rev() {
-                let times = own.map_or(0.0, |own| stage.counts[own]) * rate;
-                if times > 0.0 {
-                    asked += times;
-                    let back = stage.from_reply.then(&onward);
-                    for (sum, asks) in found.iter_mut().zip(&back.to_request) {
-                        *sum += times * asks;
+                let request_count = slot_index.map_or(0.0, |index| stage.counts[index]) * rate;
+                if request_count > 0.0 {
+                    total_requests += request_count;
+                    let return_path = stage.from_reply.then(&following);
+                    for (sum, probability) in probabilities.iter_mut().zip(&return_path.to_request) {
+                        *sum += request_count * probability;
                     }
                 }
-                onward = stage.from_start.then(&onward);
+                following = stage.from_start.then(&following);
             }
         }
-        if asked > 0.0 {
-            found.iter_mut().for_each(|sum| *sum /= asked);
+        if total_requests > 0.0 {
+            probabilities.iter_mut().for_each(|sum| *sum /= total_requests);
         }
-        found
+        probabilities
     }
 
     /// Returns the activities of a row's request, in order.
@@ -274,68 +274,83 @@ impl ReturnTime<'_, '_> {
     }
 
     fn stage(&self, activity: usize, side: &ActivitySide) -> ActivityStage {
-        let own = &self.net.model.activities[activity];
-        let piece =
+        let activity_data = &self.net.model.activities[activity];
+        let slice =
             self.slice_transform(service_times::slice_time(self.net, self.state, activity, side.work).mean);
-        let (mut counts, mut here, mut others, mut other) = (vec![0.0; self.slots.len()], 0.0, 0.0, 0.0);
+        let (mut counts, mut own_calls, mut other_calls, mut other_transform) =
+            (vec![0.0; self.slots.len()], 0.0, 0.0, 0.0);
         for (to, count, waits) in &side.calls {
             let queue = self.net.rows[*to].queue;
             match self.slots.iter().position(|slot| *slot == queue && *waits) {
-                Some(place) => {
-                    counts[place] += count;
-                    here += count;
+                Some(index) => {
+                    counts[index] += count;
+                    own_calls += count;
                 }
                 None => {
                     let mean = if *waits { self.state.times[*to].response.mean } else { 0.0 };
-                    others += count;
-                    other += count * self.slice_transform(mean);
+                    other_calls += count;
+                    other_transform += count * self.slice_transform(mean);
                 }
             }
         }
-        let again = if self.first { 1.0 } else { piece };
-        let part = |factor: f64| -> Vec<f64> { counts.iter().map(|count| count * factor).collect() };
-        let (mut begins, goes_on) = if own.order == CallOrder::Stochastic {
-            let next = piece / (1.0 + here + others) / (1.0 - piece * other / (1.0 + here + others));
-            let after = next / piece * again;
+        let restart = if self.is_first { 1.0 } else { slice };
+        let scaled_counts = |factor: f64| -> Vec<f64> { counts.iter().map(|count| count * factor).collect() };
+        let (mut from_start, from_reply) = if activity_data.order == CallOrder::Stochastic {
+            let slice_ratio = slice
+                / (1.0 + own_calls + other_calls)
+                / (1.0 - slice * other_transform / (1.0 + own_calls + other_calls));
+            let after_reply = slice_ratio / slice * restart;
             (
-                ReturnTransforms { to_request: part(next), to_end: next },
-                ReturnTransforms { to_request: part(after), to_end: after },
+                ReturnTransforms { to_request: scaled_counts(slice_ratio), to_end: slice_ratio },
+                ReturnTransforms { to_request: scaled_counts(after_reply), to_end: after_reply },
             )
         } else {
-            let around = |times: f64| {
-                if others > 0.0 { piece * (piece * other / others).powf(times) } else { piece }
+            let between_calls = |call_count: f64| {
+                if other_calls > 0.0 {
+                    slice * (slice * other_transform / other_calls).powf(call_count)
+                } else {
+                    slice
+                }
             };
-            if here > 0.0 {
-                let whole = here.max(1.0);
-                let some = here.min(1.0);
-                let half = around(others / 2.0);
+            if own_calls > 0.0 {
+                let full_count = own_calls.max(1.0);
+                let probability = own_calls.min(1.0);
+                let half_way = between_calls(other_calls / 2.0);
                 (
                     ReturnTransforms {
-                        to_request: part(half * some / here),
-                        to_end: (1.0 - some) * around(others),
+                        to_request: scaled_counts(half_way * probability / own_calls),
+                        to_end: (1.0 - probability) * between_calls(other_calls),
                     },
                     ReturnTransforms {
-                        to_request: part(again * (1.0 - 1.0 / whole) / here),
-                        to_end: half / piece * again / whole,
+                        to_request: scaled_counts(restart * (1.0 - 1.0 / full_count) / own_calls),
+                        to_end: half_way / slice * restart / full_count,
                     },
                 )
             } else {
-                let onward = ReturnTransforms { to_request: part(0.0), to_end: around(others) };
-                (onward.clone(), onward)
+                let passing =
+                    ReturnTransforms { to_request: scaled_counts(0.0), to_end: between_calls(other_calls) };
+                (passing.clone(), passing)
             }
         };
-        let think = self.slice_transform(own.think);
-        let often = side.executions.min(1.0);
-        begins.to_request.iter_mut().for_each(|asks| *asks *= think * often);
-        begins.to_end = begins.to_end * think * often + 1.0 - often;
+        let think = self.slice_transform(activity_data.think);
+        let execution_probability = side.executions.min(1.0);
+        from_start
+            .to_request
+            .iter_mut()
+            .for_each(|probability| *probability *= think * execution_probability);
+        from_start.to_end = from_start.to_end * think * execution_probability + 1.0 - execution_probability;
         counts.iter_mut().for_each(|count| *count *= side.executions);
-        ActivityStage { from_start: begins, from_reply: goes_on, counts }
+        ActivityStage { from_start, from_reply, counts }
     }
 }
 
 impl ReturnTransforms {
     fn then(&self, next: &Self) -> Self {
-        let asks = self.to_request.iter().zip(&next.to_request).map(|(own, next)| own + self.to_end * next);
-        Self { to_request: asks.collect(), to_end: self.to_end * next.to_end }
+        let probabilities = self
+            .to_request
+            .iter()
+            .zip(&next.to_request)
+            .map(|(direct, onward)| direct + self.to_end * onward);
+        Self { to_request: probabilities.collect(), to_end: self.to_end * next.to_end }
     }
 }

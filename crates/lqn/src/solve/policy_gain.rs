@@ -27,81 +27,84 @@ pub(super) struct PolicyGain {
 }
 
 /// The largest number of servers in the formulas.
-const MANY: f64 = 4_000.0;
+const MAX_SERVERS: f64 = 4_000.0;
 
 /// Returns the relief of each task and then each processor that an entry forwards to by current loads.
 pub(super) fn policy_gains(model: &Model) -> Vec<Option<PolicyGain>> {
     let tasks = model.tasks.len();
-    let mut all = vec![None; tasks + model.processors.len()];
+    let mut gains = vec![None; tasks + model.processors.len()];
     for entry in &model.entries {
-        let Some(routing) = entry.routing.filter(|own| own.policy.uses_loads() && own.max_age == 0.0) else {
+        let Some(routing) =
+            entry.routing.filter(|routing| routing.policy.uses_loads() && routing.max_age == 0.0)
+        else {
             continue;
         };
-        let relief = PolicyGain { policy: routing.policy, targets: entry.forwards.len() as f64 };
+        let gain = PolicyGain { policy: routing.policy, targets: entry.forwards.len() as f64 };
         for (to, _) in &entry.forwards {
             let task = model.entries[to.0].task.0;
             // Requests that arrive on other paths are not relieved.
             if model.tasks[task].entries.len() > 1 {
                 continue;
             }
-            all[task] = Some(relief);
+            gains[task] = Some(gain);
             let processor = model.tasks[task].processor;
-            if model.tasks.iter().filter(|own| own.processor == processor).count() == 1 {
-                all[tasks + processor.0] = Some(relief);
+            if model.tasks.iter().filter(|candidate| candidate.processor == processor).count() == 1 {
+                gains[tasks + processor.0] = Some(gain);
             }
         }
     }
-    all
+    gains
 }
 
 impl PolicyGain {
     /// Returns the ratio of waiting to that of random choice, with this number of servers per target and this
     /// utilization.
-    pub(super) fn waiting_ratio(self, servers: f64, used: f64) -> f64 {
-        let (m, r) = (servers.clamp(1.0, MANY).round(), used.clamp(0.01, 0.995));
-        let chance = erlang(m, r) / (m * (1.0 - r));
-        if self.targets < 2.0 || chance <= 0.0 {
+    pub(super) fn waiting_ratio(self, servers: f64, utilization: f64) -> f64 {
+        let (server_count, load) = (servers.clamp(1.0, MAX_SERVERS).round(), utilization.clamp(0.01, 0.995));
+        let single_wait = erlang(server_count, load) / (server_count * (1.0 - load));
+        if self.targets < 2.0 || single_wait <= 0.0 {
             return 1.0;
         }
         let wait = match self.policy {
             RoutingPolicy::PowerOfTwo => {
-                let (two, endless) = (least(2.0, m, r), of_two(m, r));
-                endless + (two - endless).max(0.0) * (2.0 / self.targets).powf(1.3)
+                let (two_targets, many_targets) =
+                    (least_loaded_wait(2.0, server_count, load), two_choice_wait(server_count, load));
+                many_targets + (two_targets - many_targets).max(0.0) * (2.0 / self.targets).powf(1.3)
             }
-            _ => least(self.targets, m, r),
+            _ => least_loaded_wait(self.targets, server_count, load),
         };
-        (wait / chance).clamp(0.0, 1.0)
+        (wait / single_wait).clamp(0.0, 1.0)
     }
 }
 
 /// Returns the waiting time for the least loaded of `n` targets.
-fn least(n: f64, m: f64, r: f64) -> f64 {
-    let all = (n * m).min(MANY);
-    erlang(all, r) * (1.0 / (all * (1.0 - r)) + (n - 1.0) / (2.0 * all))
+fn least_loaded_wait(n: f64, m: f64, r: f64) -> f64 {
+    let servers = (n * m).min(MAX_SERVERS);
+    erlang(servers, r) * (1.0 / (servers * (1.0 - r)) + (n - 1.0) / (2.0 * servers))
 }
 
 /// Returns the waiting time for the less loaded of two of infinitely many targets. The shares `s[k]` of
 /// targets with at least `k` requests satisfy `r m (s[k-1]² - s[k]²) = min(k, m) (s[k] - s[k+1])`, and from
 /// `m` on `s[k+1] = r s[k]²`.
-fn of_two(m: f64, r: f64) -> f64 {
+fn two_choice_wait(m: f64, r: f64) -> f64 {
     // Iterates downwards from a guess of s[m], which is right if s[0] is 1.
-    let first = |guess: f64| {
-        let (mut above, mut own, mut k) = (r * guess * guess, guess, m);
-        while k >= 1.0 && own < 2.0 {
-            let below = (own * own + k * (own - above) / (r * m)).max(0.0).sqrt();
-            (above, own, k) = (own, below, k - 1.0);
+    let first_level = |guess: f64| {
+        let (mut upper, mut current, mut k) = (r * guess * guess, guess, m);
+        while k >= 1.0 && current < 2.0 {
+            let lower = (current * current + k * (current - upper) / (r * m)).max(0.0).sqrt();
+            (upper, current, k) = (current, lower, k - 1.0);
         }
-        own
+        current
     };
     let (mut low, mut high) = (0.0_f64, 1.0_f64);
     for _ in 0..50 {
         let middle = 0.5 * (low + high);
-        if first(middle) < 1.0 { low = middle } else { high = middle }
+        if first_level(middle) < 1.0 { low = middle } else { high = middle }
     }
-    let (mut waiting, mut own) = (0.0, r * low * low);
-    while own > 1e-12 {
-        waiting += own;
-        own = r * own * own;
+    let (mut waiting, mut current) = (0.0, r * low * low);
+    while current > 1e-12 {
+        waiting += current;
+        current = r * current * current;
     }
     waiting / (r * m)
 }
@@ -129,8 +132,8 @@ mod tests {
         assert!((erlang(2.0, 0.8) / (2.0 * 0.2) - 0.64 / 0.36).abs() < 1e-12);
         // For infinitely many targets with one server each: the sum of r^(2^i - 2) from i = 2 on.
         let sum: f64 = (2..8).map(|i| 0.9_f64.powi((1 << i) - 2)).sum();
-        assert!((of_two(1.0, 0.9) - sum).abs() < 1e-9, "{} {sum}", of_two(1.0, 0.9));
+        assert!((two_choice_wait(1.0, 0.9) - sum).abs() < 1e-9, "{} {sum}", two_choice_wait(1.0, 0.9));
         // The shorter of two queues at 80 %: a response time of 2.956 services, one of them its own.
-        assert!((least(2.0, 1.0, 0.8) - 1.956).abs() < 0.02);
+        assert!((least_loaded_wait(2.0, 1.0, 0.8) - 1.956).abs() < 0.02);
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct SourceGroup {
     work: f64,
     /// The mean number elsewhere, by the number of all that are here.
     table: Vec<f64>,
-    part: f64,
+    share: f64,
     /// The share of those elsewhere that is idle, and the number of requests for a thread beyond the number
     /// of threads.
     idle: f64,
@@ -33,8 +33,8 @@ impl SourceGroup {
         if self.idle <= 0.0 || self.beyond <= 0.0 || away <= 0.0 {
             return 1.0;
         }
-        let each = |away: f64| (away + self.beyond * away.min(1.0)) / away;
-        1.0 - self.idle + self.idle * each(away) / each(self.elsewhere)
+        let relative_rate = |away: f64| (away + self.beyond * away.min(1.0)) / away;
+        1.0 - self.idle + self.idle * relative_rate(away) / relative_rate(self.elsewhere)
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) struct PopulationMix {
 
 /// The largest product of the number of groups and the square of the number of requests that is computed
 /// exactly. Beyond it, each group has a constant share of the requests here.
-const MOST: f64 = 40_000.0;
+const MAX_TABLE_WORK: f64 = 40_000.0;
 
 impl PopulationMix {
     /// Creates the groups of the sources. `wait` is the mean waiting time.
@@ -59,14 +59,15 @@ impl PopulationMix {
                 mix.group_of.push(None);
                 continue;
             }
-            let others =
-                sources.iter().filter(|other| other.holder == source.holder && other.limit.is_finite());
-            let shared = others.map(|other| other.limit).sum::<f64>() > source.threads;
-            let known = holders
+            let others = sources
+                .iter()
+                .filter(|candidate| candidate.holder == source.holder && candidate.limit.is_finite());
+            let shared = others.map(|candidate| candidate.limit).sum::<f64>() > source.threads;
+            let existing = holders
                 .iter()
                 .find(|(holder, _)| *holder == source.holder && shared)
                 .map(|(_, group)| *group);
-            let group = known.unwrap_or_else(|| {
+            let group = existing.unwrap_or_else(|| {
                 let limit = if shared { source.threads } else { source.limit };
                 let group = SourceGroup {
                     limit,
@@ -75,7 +76,7 @@ impl PopulationMix {
                     rate: 0.0,
                     work: 0.0,
                     table: Vec::new(),
-                    part: 0.0,
+                    share: 0.0,
                     idle: source.idle,
                     beyond: source.excess_requests,
                 };
@@ -86,19 +87,19 @@ impl PopulationMix {
                 mix.groups.len() - 1
             });
             mix.group_of.push(Some(group));
-            let own = &mut mix.groups[group];
-            own.held += source.held;
-            own.rate += source.rate;
-            own.work += source.rate * (source.mean + wait);
+            let source_group = &mut mix.groups[group];
+            source_group.held += source.held;
+            source_group.rate += source.rate;
+            source_group.work += source.rate * (source.mean + wait);
         }
-        let held: f64 = mix.groups.iter().map(|group| group.held).sum();
+        let total_held: f64 = mix.groups.iter().map(|group| group.held).sum();
         let rate: f64 = mix.groups.iter().map(|group| group.rate).sum();
         for group in &mut mix.groups {
             group.held = group.held.min(0.999 * group.limit);
             group.elsewhere = (group.limit - group.held).max(1e-9);
             group.idle = (group.idle / group.elsewhere).clamp(0.0, 1.0);
-            group.part = if held > 0.0 {
-                group.held / held
+            group.share = if total_held > 0.0 {
+                group.held / total_held
             } else if rate > 0.0 {
                 group.rate / rate
             } else {
@@ -109,72 +110,72 @@ impl PopulationMix {
     }
 
     /// Returns the number of a group's requests elsewhere if `here` are at the station.
-    pub(super) fn requests_elsewhere(&self, group: usize, here: f64) -> f64 {
-        let own = &self.groups[group];
-        if own.table.is_empty() {
-            return (own.limit - here * own.part).max(0.0);
+    pub(super) fn requests_elsewhere(&self, group: usize, present: f64) -> f64 {
+        let source_group = &self.groups[group];
+        if source_group.table.is_empty() {
+            return (source_group.limit - present * source_group.share).max(0.0);
         }
-        let last = own.table.len() - 1;
-        let below = (here as usize).min(last);
-        let (one, other) = (own.table[below], own.table[(below + 1).min(last)]);
-        one + (other - one) * (here - below as f64).clamp(0.0, 1.0)
+        let last = source_group.table.len() - 1;
+        let below = (present as usize).min(last);
+        let (lower, upper) = (source_group.table[below], source_group.table[(below + 1).min(last)]);
+        lower + (upper - lower) * (present - below as f64).clamp(0.0, 1.0)
     }
 
     /// Tabulates the mean numbers, if there are several groups and not too many requests.
     pub(super) fn tabulate(&mut self, closed: f64) {
-        let all: f64 = self.groups.iter().map(|group| group.limit).sum();
-        if self.groups.len() < 2 || self.groups.len() as f64 * all * all > MOST {
+        let total_limit: f64 = self.groups.iter().map(|group| group.limit).sum();
+        if self.groups.len() < 2 || self.groups.len() as f64 * total_limit * total_limit > MAX_TABLE_WORK {
             return;
         }
-        let most = (closed.ceil() as usize).max(1);
+        let max_count = (closed.ceil() as usize).max(1);
         let odds: Vec<f64> = self.groups.iter().map(|group| group.work / group.elsewhere).collect();
-        let typical = odds.iter().copied().fold(0.0, f64::max);
-        if typical.is_nan() || typical <= 0.0 || typical.is_infinite() {
+        let max_odds = odds.iter().copied().fold(0.0, f64::max);
+        if max_odds.is_nan() || max_odds <= 0.0 || max_odds.is_infinite() {
             return;
         }
-        let odds: Vec<f64> = odds.into_iter().map(|own| (own / typical).max(1e-12)).collect();
+        let odds: Vec<f64> = odds.into_iter().map(|group_odds| (group_odds / max_odds).max(1e-12)).collect();
         // The weights of the total number, as the product of the groups' weights: of those before each group,
         // and of those after it.
-        let own: Vec<Vec<f64>> =
+        let distributions: Vec<Vec<f64>> =
             self.groups.iter().zip(&odds).map(|(group, odds)| binomial(group.limit, *odds)).collect();
-        let mut before = vec![vec![1.0]];
-        for (place, own) in own.iter().enumerate() {
-            before.push(product(&before[place], own, most));
+        let mut prefix_products = vec![vec![1.0]];
+        for (index, distribution) in distributions.iter().enumerate() {
+            prefix_products.push(product(&prefix_products[index], distribution, max_count));
         }
-        let mut after = vec![1.0];
-        for (place, group) in self.groups.iter_mut().enumerate().rev() {
-            let others = product(&before[place], &after, most);
+        let mut suffix_product = vec![1.0];
+        for (index, group) in self.groups.iter_mut().enumerate().rev() {
+            let others = product(&prefix_products[index], &suffix_product, max_count);
             // One source of the group is certainly elsewhere.
-            let without = product(&others, &binomial(group.limit - 1.0, odds[place]), most);
-            let all = &before[before.len() - 1];
-            let table = all.iter().enumerate().map(|(n, all)| {
-                let without = without.get(n).copied().unwrap_or_default();
-                if *all > 0.0 { (group.limit * without / all).min(group.limit) } else { 0.0 }
+            let without_one = product(&others, &binomial(group.limit - 1.0, odds[index]), max_count);
+            let full_product = &prefix_products[prefix_products.len() - 1];
+            let table = full_product.iter().enumerate().map(|(n, weight)| {
+                let reduced = without_one.get(n).copied().unwrap_or_default();
+                if *weight > 0.0 { (group.limit * reduced / weight).min(group.limit) } else { 0.0 }
             });
             group.table = table.collect();
-            after = product(&after, &own[place], most);
+            suffix_product = product(&suffix_product, &distributions[index], max_count);
         }
     }
 }
 
 /// Returns the coefficients of `(1 + odds z)` to the power `limit`.
 fn binomial(limit: f64, odds: f64) -> Vec<f64> {
-    let mut all = vec![1.0];
+    let mut coefficients = vec![1.0];
     let mut term = 1.0;
     let count = limit.ceil() as usize;
     for n in 0..count {
         term *= (limit.ceil() - n as f64) / (n as f64 + 1.0) * odds;
-        all.push(term);
+        coefficients.push(term);
     }
-    all
+    coefficients
 }
 
-fn product(one: &[f64], other: &[f64], most: usize) -> Vec<f64> {
-    let mut all = vec![0.0; (one.len() + other.len() - 1).min(most + 1)];
-    for (place, own) in one.iter().enumerate() {
-        for (sum, factor) in all.iter_mut().skip(place).zip(other) {
-            *sum += own * factor;
+fn product(left: &[f64], right: &[f64], max_count: usize) -> Vec<f64> {
+    let mut coefficients = vec![0.0; (left.len() + right.len() - 1).min(max_count + 1)];
+    for (index, coefficient) in left.iter().enumerate() {
+        for (sum, factor) in coefficients.iter_mut().skip(index).zip(right) {
+            *sum += coefficient * factor;
         }
     }
-    all
+    coefficients
 }

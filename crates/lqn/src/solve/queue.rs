@@ -81,7 +81,7 @@ impl Default for StationMemory {
 }
 
 /// The largest number of requests of closed sources; a chain ends at twice as many.
-const LONGEST: f64 = 20_000.0;
+const MAX_CHAIN_LENGTH: f64 = 20_000.0;
 
 /// The arrival rates of the sources as functions of the number of requests here.
 pub(super) struct ArrivalRates<'s> {
@@ -103,44 +103,45 @@ pub(super) struct ArrivalRates<'s> {
 }
 
 impl<'s> ArrivalRates<'s> {
-    fn new(sources: &'s [RequestSource], case: &StationParameters, memory: &StationMemory) -> Self {
-        let typical = {
+    fn new(sources: &'s [RequestSource], parameters: &StationParameters, memory: &StationMemory) -> Self {
+        let typical_wait = {
             let total: f64 = sources.iter().map(|source| source.rate).sum();
             sources.iter().map(|source| source.held - source.rate * source.mean).sum::<f64>().max(0.0) / total
         };
-        let mut mix = PopulationMix::new(sources, if case.fifo { typical } else { 0.0 });
+        let mut mix = PopulationMix::new(sources, if parameters.fifo { typical_wait } else { 0.0 });
         let total_limit: f64 = mix.groups.iter().map(|group| group.limit).sum();
-        let closed = total_limit.min(case.max_requests).min(LONGEST);
-        let held: f64 = mix.groups.iter().map(|group| group.held).sum();
-        let everything: f64 = sources.iter().map(|source| source.held).sum();
-        let away = (closed - held).max(0.001 * closed);
+        let closed = total_limit.min(parameters.max_requests).min(MAX_CHAIN_LENGTH);
+        let closed_held: f64 = mix.groups.iter().map(|group| group.held).sum();
+        let total_held: f64 = sources.iter().map(|source| source.held).sum();
+        let away = (closed - closed_held).max(0.001 * closed);
         mix.tabulate(closed);
         // If fewer can come than the sum of the limits, the numbers elsewhere are reduced proportionally.
-        let fewer = if total_limit > closed { away / (total_limit - held).max(away) } else { 1.0 };
-        let each = sources.iter().zip(&mix.group_of).map(|(source, group)| match group {
+        let coverage = if total_limit > closed { away / (total_limit - closed_held).max(away) } else { 1.0 };
+        let source_rate = sources.iter().zip(&mix.group_of).map(|(source, group)| match group {
             None => source.rate,
             Some(group) => {
                 let group = &mix.groups[*group];
                 if source.rate > 0.0 { source.rate / group.elsewhere } else { 0.0 }
             }
         });
-        let each = each.collect();
+        let source_rates = source_rate.collect();
         let reference = away * (closed - 1.0) / closed.max(1.0);
         // For less than about one request, queueing elsewhere makes no difference.
-        let crowding = (case.waiting / away).clamp(0.0, 0.98) * ((reference - 0.1) / 0.3).clamp(0.0, 1.0);
-        let inside: f64 =
+        let crowding =
+            (parameters.waiting / away).clamp(0.0, 0.98) * ((reference - 0.1) / 0.3).clamp(0.0, 1.0);
+        let closed_sources_held: f64 =
             sources.iter().filter(|source| source.limit.is_finite()).map(|source| source.held).sum();
-        let share = if everything > 0.0 { inside / everything } else { 1.0 };
+        let share = if total_held > 0.0 { closed_sources_held / total_held } else { 1.0 };
         let outside = sources
             .iter()
             .zip(&mix.group_of)
             .filter(|(_, group)| group.is_none())
-            .map(|(own, _)| own.rate)
+            .map(|(source, _)| source.rate)
             .sum();
         Self {
             sources,
             mix,
-            each,
+            each: source_rates,
             closed,
             total_limit,
             share,
@@ -148,47 +149,47 @@ impl<'s> ArrivalRates<'s> {
             crowding,
             reference,
             level: memory.level,
-            fewer,
+            fewer: coverage,
         }
     }
 
     /// Returns the factor of the rate with `here` requests at the station, relative to that of mean
     /// conditions.
-    fn pace(&self, here: f64) -> f64 {
+    fn pace(&self, present: f64) -> f64 {
         if self.crowding <= 0.0 {
             return self.level;
         }
-        let away = (self.closed - here - 1.0).max(0.0);
+        let away = (self.closed - present - 1.0).max(0.0);
         self.level / ((1.0 - self.crowding) + self.crowding * away / self.reference)
     }
 
     /// Computes the rate of each source; returns their sum, and the sum without crowding (closed sources
     /// only).
-    pub(super) fn at(&self, here: f64, out: &mut [f64]) -> (f64, f64) {
-        let here = here * self.share;
-        let full = here >= self.closed - 1e-9;
-        let pace = self.pace(here);
+    pub(super) fn at(&self, present: f64, out: &mut [f64]) -> (f64, f64) {
+        let closed_present = present * self.share;
+        let is_full = closed_present >= self.closed - 1e-9;
+        let pace = self.pace(closed_present);
         // The share of the requests that the limits allow and that can come.
-        let can = if self.total_limit > self.closed {
-            (self.closed - here) / (self.total_limit - here) / self.fewer
+        let admission = if self.total_limit > self.closed {
+            (self.closed - closed_present) / (self.total_limit - closed_present) / self.fewer
         } else {
             1.0
         };
-        let (mut sum, mut plain) = (0.0, 0.0);
-        for (place, out) in (0..self.sources.len()).zip(out) {
-            *out = match self.mix.group_of[place] {
-                None => self.each[place],
-                Some(_) if full => 0.0,
+        let (mut total, mut unpaced_sum) = (0.0, 0.0);
+        for (index, source_rate) in (0..self.sources.len()).zip(out) {
+            *source_rate = match self.mix.group_of[index] {
+                None => self.each[index],
+                Some(_) if is_full => 0.0,
                 Some(group) => {
-                    let away = self.mix.requests_elsewhere(group, here);
-                    let rate = self.each[place] * away * can;
-                    plain += rate;
+                    let away = self.mix.requests_elsewhere(group, closed_present);
+                    let rate = self.each[index] * away * admission;
+                    unpaced_sum += rate;
                     rate * pace * self.mix.groups[group].arrival_speedup(away)
                 }
             };
-            sum += *out;
+            total += *source_rate;
         }
-        (sum, plain)
+        (total, unpaced_sum)
     }
 }
 
@@ -201,7 +202,7 @@ pub(super) struct ChainSums {
     pub(super) overtaking: Vec<[f64; 3]>,
     pub(super) norm: f64,
     pub(super) busy_as_seen: [f64; 2],
-    pub(super) plain: f64,
+    pub(super) unpaced: f64,
     pub(super) paced: f64,
 }
 
@@ -213,146 +214,159 @@ impl ChainSums {
             overtaking: vec![[0.0; 3]; count],
             norm: 0.0,
             busy_as_seen: [0.0; 2],
-            plain: 0.0,
+            unpaced: 0.0,
             paced: 0.0,
         }
     }
 
     pub(super) fn add(&mut self, p: f64, wait: f64, square: f64) {
-        for (rate, seen) in self.rates.iter().zip(&mut self.arrivals) {
+        for (rate, sums) in self.rates.iter().zip(&mut self.arrivals) {
             let weight = p * rate;
-            *seen = [seen[0] + weight, seen[1] + weight * wait, seen[2] + weight * square];
+            *sums = [sums[0] + weight, sums[1] + weight * wait, sums[2] + weight * square];
         }
     }
 
     pub(super) fn add_overtaking(&mut self, p: f64, wait: f64, square: f64) {
-        for (rate, seen) in self.rates.iter().zip(&mut self.overtaking) {
+        for (rate, sums) in self.rates.iter().zip(&mut self.overtaking) {
             let weight = p * rate;
-            *seen = [seen[0] + weight, seen[1] + weight * wait, seen[2] + weight * square];
+            *sums = [sums[0] + weight, sums[1] + weight * wait, sums[2] + weight * square];
         }
     }
 
-    pub(super) fn scale(&mut self, by: f64) {
-        self.arrivals.iter_mut().chain(&mut self.overtaking).flatten().for_each(|sum| *sum *= by);
-        self.busy_as_seen.iter_mut().for_each(|sum| *sum *= by);
-        self.norm *= by;
-        self.plain *= by;
-        self.paced *= by;
+    pub(super) fn scale(&mut self, factor: f64) {
+        self.arrivals.iter_mut().chain(&mut self.overtaking).flatten().for_each(|sum| *sum *= factor);
+        self.busy_as_seen.iter_mut().for_each(|sum| *sum *= factor);
+        self.norm *= factor;
+        self.unpaced *= factor;
+        self.paced *= factor;
     }
 }
 
 /// Computes the waiting time of each source.
 pub(super) fn update_waiting_times(
-    case: &StationParameters,
+    parameters: &StationParameters,
     sources: &mut [RequestSource],
     memory: &mut StationMemory,
 ) {
     let total: f64 = sources.iter().map(|source| source.rate).sum();
     sources.iter_mut().for_each(|source| (source.wait, source.variance) = (0.0, 0.0));
     let mean = sources.iter().map(|source| source.rate * source.mean).sum::<f64>() / total;
-    if total.is_nan() || total <= 0.0 || mean.is_nan() || mean <= 0.0 || case.servers == 0 {
+    if total.is_nan() || total <= 0.0 || mean.is_nan() || mean <= 0.0 || parameters.servers == 0 {
         return;
     }
-    let rates = ArrivalRates::new(sources, case, memory);
+    let rates = ArrivalRates::new(sources, parameters, memory);
     let open = rates.outside > 0.0;
-    let after = case.phases[1] > 1e-9 * mean;
-    if !open && !after && rates.closed <= case.servers as f64 + 1e-9 {
+    let has_second_phase = parameters.phases[1] > 1e-9 * mean;
+    if !open && !has_second_phase && rates.closed <= parameters.servers as f64 + 1e-9 {
         return;
     }
     let mut sums = ChainSums::new(sources.len());
-    let overtaken = after && case.servers == 1;
-    let (each, overloaded) = if overtaken {
-        phased::solve_one_thread(case, &rates, &mut sums)
+    let is_overtaken = has_second_phase && parameters.servers == 1;
+    let (service_interval, overloaded) = if is_overtaken {
+        phased::solve_one_thread(parameters, &rates, &mut sums)
     } else {
-        chain(case, &rates, mean, &mut sums)
+        chain(parameters, &rates, mean, &mut sums)
     };
     memory.overloaded = overloaded;
     if sums.busy_as_seen[0] > 0.0 {
         memory.busy_as_seen = sums.busy_as_seen[1] / sums.busy_as_seen[0];
     }
-    let base = if overtaken {
-        let [first, second] = case.phases;
+    let base_variation = if is_overtaken {
+        let [first, second] = parameters.phases;
         (first * first + second * second) / (first + second).powi(2)
     } else {
         1.0
     };
-    let beyond = rates.closed - (case.servers as f64 - 1.0) + if overtaken { 0.5 } else { 0.0 };
-    let (all, _) = rates.at(case.servers as f64 - 1.0, &mut sums.rates);
+    let waiting_sources =
+        rates.closed - (parameters.servers as f64 - 1.0) + if is_overtaken { 0.5 } else { 0.0 };
+    let (full_rate, _) = rates.at(parameters.servers as f64 - 1.0, &mut sums.rates);
     let outside = rates.outside;
-    let per_source = if beyond > 0.0 { (all - outside).max(0.0) / beyond } else { 0.0 };
-    let bend = if case.fifo && !overtaken && outside <= 0.0 && beyond > 1.0 {
+    let per_source =
+        if waiting_sources > 0.0 { (full_rate - outside).max(0.0) / waiting_sources } else { 0.0 };
+    let variation_bend = if parameters.fifo && !is_overtaken && outside <= 0.0 && waiting_sources > 1.0 {
         let square = sources.iter().map(|source| source.rate * source.square).sum::<f64>() / total;
         Some(variation_effect(
-            case,
+            parameters,
             &rates,
             &mut sums,
-            [beyond, per_source, each],
+            [waiting_sources, per_source, service_interval],
             square / (mean * mean) - 1.0,
         ))
     } else {
         None
     };
     if sums.paced > 0.0 {
-        let aim: f64 = sums.plain / sums.paced;
-        memory.level = (memory.level * aim.sqrt()).clamp(0.2, 20.0);
+        let correction: f64 = sums.unpaced / sums.paced;
+        memory.level = (memory.level * correction.sqrt()).clamp(0.2, 20.0);
     }
-    let found: Vec<(f64, f64)> = (0..sources.len())
-        .map(|place| {
-            let [came, waited, squared] = sums.arrivals[place];
-            if came <= 0.0 {
+    let waiting_times: Vec<(f64, f64)> = (0..sources.len())
+        .map(|index| {
+            let [arrivals, waited, squared] = sums.arrivals[index];
+            if arrivals <= 0.0 {
                 return (0.0, 0.0);
             }
-            let (mut long, mut square) = (each * waited / came, each * each * squared / came);
+            let (mut mean_wait, mut square) = (
+                service_interval * waited / arrivals,
+                service_interval * service_interval * squared / arrivals,
+            );
             let mut factor = 1.0;
             // The mean service of the requests that it meets: the others, and of its own group all but
             // itself.
-            let (mut met, mut work, mut works) = (0.0, 0.0, 0.0);
-            for (other, source) in sources.iter().enumerate() {
-                let rate = match (rates.mix.group_of[other], rates.mix.group_of[place]) {
-                    (Some(one), Some(own)) if one == own => {
-                        source.rate * (1.0 - 1.0 / rates.mix.groups[own].limit).max(0.0)
+            let (mut total_rate, mut work, mut work_squares) = (0.0, 0.0, 0.0);
+            for (source_index, source) in sources.iter().enumerate() {
+                let rate = match (rates.mix.group_of[source_index], rates.mix.group_of[index]) {
+                    (Some(other_group), Some(own_group)) if other_group == own_group => {
+                        source.rate * (1.0 - 1.0 / rates.mix.groups[own_group].limit).max(0.0)
                     }
                     _ => source.rate,
                 };
-                met += rate;
+                total_rate += rate;
                 work += rate * source.mean;
-                works += rate * source.square;
+                work_squares += rate * source.square;
             }
-            if met > 0.0 && work > 0.0 {
-                let typical = work / met;
-                let variation = (works / met / (typical * typical) - 1.0).clamp(0.0, 100.0);
-                let mut by = typical / mean;
-                if case.fifo {
-                    let part = outside / (all.max(outside));
-                    let ratio =
-                        variance_correction::waiting_ratio(beyond, per_source, each, variation, base, part);
-                    by *= match bend {
-                        Some((below, bend)) if below == (variation < 1.0) => {
-                            (1.0 + (ratio - 1.0) * bend).max(0.1)
+            if total_rate > 0.0 && work > 0.0 {
+                let typical_work = work / total_rate;
+                let variation =
+                    (work_squares / total_rate / (typical_work * typical_work) - 1.0).clamp(0.0, 100.0);
+                let mut scale = typical_work / mean;
+                if parameters.fifo {
+                    let open_share = outside / (full_rate.max(outside));
+                    let ratio = variance_correction::waiting_ratio(
+                        waiting_sources,
+                        per_source,
+                        service_interval,
+                        variation,
+                        base_variation,
+                        open_share,
+                    );
+                    scale *= match variation_bend {
+                        Some((is_below, factor_bend)) if is_below == (variation < 1.0) => {
+                            (1.0 + (ratio - 1.0) * factor_bend).max(0.1)
                         }
                         _ => ratio,
                     };
                 }
-                long *= by;
-                square *= by * by;
-                factor = by;
+                mean_wait *= scale;
+                square *= scale * scale;
+                factor = scale;
             }
-            let own = sources[place];
-            let [came, waited, squared] = sums.overtaking[place];
-            if overtaken && own.overtaking > 0.0 && came > 0.0 {
+            let source = sources[index];
+            let [overtakers, overtakers_waited, overtakers_squared] = sums.overtaking[index];
+            if is_overtaken && source.overtaking > 0.0 && overtakers > 0.0 {
                 // The waiting of requests that arrive behind their own previous one.
-                let mut met = each * factor * waited / came;
-                let mets = (each * factor).powi(2) * squared / came
-                    + own.overtaking_remaining * (2.0 * own.overtaking_remaining + 2.0 * met);
-                met += own.overtaking_remaining;
-                long += own.overtaking * (met - long);
-                square += own.overtaking * (mets - square);
+                let mut overtaken_wait = service_interval * factor * overtakers_waited / overtakers;
+                let overtaken_square = (service_interval * factor).powi(2) * overtakers_squared / overtakers
+                    + source.overtaking_remaining
+                        * (2.0 * source.overtaking_remaining + 2.0 * overtaken_wait);
+                overtaken_wait += source.overtaking_remaining;
+                mean_wait += source.overtaking * (overtaken_wait - mean_wait);
+                square += source.overtaking * (overtaken_square - square);
             }
-            (long, (square - long * long).max(0.0))
+            (mean_wait, (square - mean_wait * mean_wait).max(0.0))
         })
         .collect();
-    for (source, (long, variance)) in sources.iter_mut().zip(found) {
-        (source.wait, source.variance) = (long, variance);
+    for (source, (mean_wait, variance)) in sources.iter_mut().zip(waiting_times) {
+        (source.wait, source.variance) = (mean_wait, variance);
     }
 }
 
@@ -360,91 +374,126 @@ pub(super) fn update_waiting_times(
 /// the variation is below that of the exponential. Shifts the sums over the states to those with the
 /// variation.
 fn variation_effect(
-    case: &StationParameters,
+    parameters: &StationParameters,
     rates: &ArrivalRates<'_>,
     sums: &mut ChainSums,
-    [beyond, per_source, each]: [f64; 3],
+    [waiting_sources, per_source, service_interval]: [f64; 3],
     variation: f64,
 ) -> (bool, f64) {
-    let below = variation < 1.0;
+    let is_below = variation < 1.0;
     let reference = non_exponential_server::reference_variation(variation);
-    let plain = variance_correction::waiting_ratio(beyond, per_source, each, reference, 1.0, 0.0);
-    let whole = variance_correction::waiting_ratio(beyond, per_source, each, variation.max(0.0), 1.0, 0.0);
-    if (plain - 1.0).abs() < 1e-6 {
-        return (below, 1.0);
+    let reference_ratio = variance_correction::waiting_ratio(
+        waiting_sources,
+        per_source,
+        service_interval,
+        reference,
+        1.0,
+        0.0,
+    );
+    let full_ratio = variance_correction::waiting_ratio(
+        waiting_sources,
+        per_source,
+        service_interval,
+        variation.max(0.0),
+        1.0,
+        0.0,
+    );
+    if (reference_ratio - 1.0).abs() < 1e-6 {
+        return (is_below, 1.0);
     }
     let mut out = vec![0.0; rates.sources.len()];
-    let mut at = |n: usize| rates.at(n as f64 + case.servers as f64 - 1.0, &mut out);
-    let most = beyond.ceil() as usize;
-    let even = non_exponential_server::solve_server(&mut at, most, each, 1.0);
-    let uneven = non_exponential_server::solve_server(&mut at, most, each, reference);
-    let part = (whole - 1.0) / (plain - 1.0);
-    if sums.norm > 0.0 && even.paced > 0.0 {
-        sums.plain += sums.norm * part * (uneven.plain - even.plain);
-        sums.paced += sums.norm * part * (uneven.paced - even.paced);
+    let mut rates_at = |n: usize| rates.at(n as f64 + parameters.servers as f64 - 1.0, &mut out);
+    let max_requests = waiting_sources.ceil() as usize;
+    let exponential =
+        non_exponential_server::solve_server(&mut rates_at, max_requests, service_interval, 1.0);
+    let non_exponential =
+        non_exponential_server::solve_server(&mut rates_at, max_requests, service_interval, reference);
+    let effect_share = (full_ratio - 1.0) / (reference_ratio - 1.0);
+    if sums.norm > 0.0 && exponential.paced > 0.0 {
+        sums.unpaced += sums.norm * effect_share * (non_exponential.unpaced - exponential.unpaced);
+        sums.paced += sums.norm * effect_share * (non_exponential.paced - exponential.paced);
     }
-    let found = if even.wait > 1e-9 * each { uneven.wait / even.wait } else { plain };
-    (below, (found - 1.0) / (plain - 1.0))
+    let chain_ratio = if exponential.wait > 1e-9 * service_interval {
+        non_exponential.wait / exponential.wait
+    } else {
+        reference_ratio
+    };
+    (is_below, (chain_ratio - 1.0) / (reference_ratio - 1.0))
 }
 
 /// Solves the chain with the number of requests as its state.
-fn chain(case: &StationParameters, rates: &ArrivalRates<'_>, mean: f64, sums: &mut ChainSums) -> (f64, bool) {
-    let servers = case.servers;
-    let scale = if case.holding_alone > 0.0 { 1.0 } else { 0.0 };
-    let holds = |busy: f64| {
+fn chain(
+    parameters: &StationParameters,
+    rates: &ArrivalRates<'_>,
+    mean: f64,
+    sums: &mut ChainSums,
+) -> (f64, bool) {
+    let servers = parameters.servers;
+    let scale = if parameters.holding_alone > 0.0 { 1.0 } else { 0.0 };
+    let holding_time = |busy: f64| {
         if scale > 0.0 {
-            (case.holding_alone + case.holding_slope * (busy - 1.0)).max(case.holding_min * busy)
+            (parameters.holding_alone + parameters.holding_slope * (busy - 1.0))
+                .max(parameters.holding_min * busy)
         } else {
             mean
         }
     };
-    let each = holds(servers as f64) / servers as f64;
-    let [first, second] = case.phases;
-    let answered = if first + second > 0.0 { second / (first + second) } else { 0.0 };
-    let (mut p, mut k) = (1.0_f64, 0_usize);
+    let service_interval = holding_time(servers as f64) / servers as f64;
+    let [first, second] = parameters.phases;
+    let second_phase_share = if first + second > 0.0 { second / (first + second) } else { 0.0 };
+    let (mut probability, mut present) = (1.0_f64, 0_usize);
     let mut overloaded = false;
     loop {
-        let busy = k.min(servers) as f64;
-        let here = k as f64 - answered * busy;
-        let (rate, plain) = rates.at(here, &mut sums.rates);
-        let before = (k + 1).saturating_sub(servers) as f64;
-        sums.norm += p;
-        sums.busy_as_seen = [sums.busy_as_seen[0] + p * busy, sums.busy_as_seen[1] + p * busy * busy];
-        let closed = rate - rates.outside;
-        sums.plain += p * plain;
-        sums.paced += p * closed;
-        sums.add(p, before, before * (before + 1.0));
+        let busy = present.min(servers) as f64;
+        let unanswered = present as f64 - second_phase_share * busy;
+        let (rate, unpaced_rate) = rates.at(unanswered, &mut sums.rates);
+        let waiting = (present + 1).saturating_sub(servers) as f64;
+        sums.norm += probability;
+        sums.busy_as_seen =
+            [sums.busy_as_seen[0] + probability * busy, sums.busy_as_seen[1] + probability * busy * busy];
+        let closed_rate = rate - rates.outside;
+        sums.unpaced += probability * unpaced_rate;
+        sums.paced += probability * closed_rate;
+        sums.add(probability, waiting, waiting * (waiting + 1.0));
         if rate <= 0.0 {
             break;
         }
-        let next = (k + 1).min(servers) as f64;
-        let ratio = rate * holds(next) / next;
-        if closed <= 0.0 && k >= servers {
+        let next_busy = (present + 1).min(servers) as f64;
+        let ratio = rate * holding_time(next_busy) / next_busy;
+        if closed_rate <= 0.0 && present >= servers {
             // From here on the states are a geometric series.
             overloaded = ratio >= 0.9999;
-            let r = ratio.min(0.9999);
-            let tail = [r / (1.0 - r), r / (1.0 - r).powi(2), r * (1.0 + r) / (1.0 - r).powi(3)];
-            let wait = before * tail[0] + tail[1];
-            let square = before * (before + 1.0) * tail[0] + (2.0 * before + 1.0) * tail[1] + tail[2];
-            sums.norm += p * tail[0];
-            for (rate, seen) in sums.rates.iter().zip(&mut sums.arrivals) {
-                let weight = p * rate;
-                *seen = [seen[0] + weight * tail[0], seen[1] + weight * wait, seen[2] + weight * square];
+            let bounded_ratio = ratio.min(0.9999);
+            let tail = [
+                bounded_ratio / (1.0 - bounded_ratio),
+                bounded_ratio / (1.0 - bounded_ratio).powi(2),
+                bounded_ratio * (1.0 + bounded_ratio) / (1.0 - bounded_ratio).powi(3),
+            ];
+            let wait = waiting * tail[0] + tail[1];
+            let square = waiting * (waiting + 1.0) * tail[0] + (2.0 * waiting + 1.0) * tail[1] + tail[2];
+            sums.norm += probability * tail[0];
+            for (rate, source_sums) in sums.rates.iter().zip(&mut sums.arrivals) {
+                let weight = probability * rate;
+                *source_sums = [
+                    source_sums[0] + weight * tail[0],
+                    source_sums[1] + weight * wait,
+                    source_sums[2] + weight * square,
+                ];
             }
             let busy = servers as f64;
-            sums.busy_as_seen[0] += p * busy * tail[0];
-            sums.busy_as_seen[1] += p * busy * busy * tail[0];
+            sums.busy_as_seen[0] += probability * busy * tail[0];
+            sums.busy_as_seen[1] += probability * busy * busy * tail[0];
             break;
         }
-        p *= ratio;
-        k += 1;
-        if p > 1e200 {
+        probability *= ratio;
+        present += 1;
+        if probability > 1e200 {
             sums.scale(1e-200);
-            p *= 1e-200;
+            probability *= 1e-200;
         }
-        if (ratio < 1.0 && p < 1e-13 * sums.norm) || k as f64 > 2.0 * LONGEST {
+        if (ratio < 1.0 && probability < 1e-13 * sums.norm) || present as f64 > 2.0 * MAX_CHAIN_LENGTH {
             break;
         }
     }
-    (each, overloaded)
+    (service_interval, overloaded)
 }

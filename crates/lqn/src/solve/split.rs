@@ -19,44 +19,47 @@ use crate::model::{Entry, EntryId, Model, Multiplicity, RoutingPolicy};
 
 /// Replaces the shares of forwarding entries by those of their policies.
 pub(super) fn apply_policy_splits(model: &Model) -> Cow<'_, Model> {
-    let mut own = Cow::Borrowed(model);
-    for (place, entry) in model.entries.iter().enumerate() {
+    let mut split_model = Cow::Borrowed(model);
+    for (index, entry) in model.entries.iter().enumerate() {
         let Some(routing) = entry.routing else { continue };
-        let parts: Vec<f64> = match routing.policy {
+        let weights: Vec<f64> = match routing.policy {
             RoutingPolicy::Random
             | RoutingPolicy::Weighted
             | RoutingPolicy::Sticky
             | RoutingPolicy::PowerOfTwo => continue,
             RoutingPolicy::RoundRobin => vec![1.0; entry.forwards.len()],
             RoutingPolicy::LeastLoaded => entry.forwards.iter().map(|(to, _)| speed(model, *to)).collect(),
-            RoutingPolicy::FirstAvailable => filled(model, entry),
+            RoutingPolicy::FirstAvailable => first_available_weights(model, entry),
         };
-        let all: f64 = parts.iter().sum();
-        if !(all > 0.0 && all.is_finite()) {
+        let total_weight: f64 = weights.iter().sum();
+        if !(total_weight > 0.0 && total_weight.is_finite()) {
             continue;
         }
-        let same =
-            entry.forwards.iter().zip(&parts).all(|((_, share), part)| (share - part / all).abs() < 1e-12);
-        if same {
+        let is_unchanged = entry
+            .forwards
+            .iter()
+            .zip(&weights)
+            .all(|((_, share), weight)| (share - weight / total_weight).abs() < 1e-12);
+        if is_unchanged {
             continue;
         }
-        for ((_, share), part) in own.to_mut().entries[place].forwards.iter_mut().zip(parts) {
-            *share = part / all;
+        for ((_, share), weight) in split_model.to_mut().entries[index].forwards.iter_mut().zip(weights) {
+            *share = weight / total_weight;
         }
     }
-    own
+    split_model
 }
 
 /// Returns the split of first available: the targets up to the first with unlimited threads. The overflow of
 /// the first ones depends on the load; each counts by its speed, which is exact while all are busy.
-fn filled(model: &Model, entry: &Entry) -> Vec<f64> {
-    let endless = |to: &EntryId| model.task_of(*to).copies == Multiplicity::Infinite;
-    let last = entry.forwards.iter().position(|(to, _)| endless(to));
-    let part = |place: usize, to: EntryId| match last {
-        Some(last) if place > last => 0.0,
+fn first_available_weights(model: &Model, entry: &Entry) -> Vec<f64> {
+    let is_unlimited = |to: &EntryId| model.task_of(*to).copies == Multiplicity::Infinite;
+    let last = entry.forwards.iter().position(|(to, _)| is_unlimited(to));
+    let target_weight = |index: usize, to: EntryId| match last {
+        Some(last) if index > last => 0.0,
         _ => speed(model, to),
     };
-    entry.forwards.iter().enumerate().map(|(place, (to, _))| part(place, *to)).collect()
+    entry.forwards.iter().enumerate().map(|(index, (to, _))| target_weight(index, *to)).collect()
 }
 
 /// Returns `true` if the first target has unlimited threads, so that the others are never used.
@@ -84,10 +87,10 @@ impl TargetCapacity {
     fn of(model: &Model, entry: EntryId) -> Self {
         let task = model.task_of(entry);
         let processor = &model.processors[task.processor.0];
-        let course = visits::entry_visits(model, entry.0);
-        let work: f64 = course
+        let entry_visits = visits::entry_visits(model, entry.0);
+        let work: f64 = entry_visits
             .iter()
-            .map(|part| (part.before + part.after) * model.activities[part.activity].demand)
+            .map(|visit| (visit.before + visit.after) * model.activities[visit.activity].demand)
             .sum();
         let servers =
             super::network::server_count(task.copies).min(super::network::server_count(processor.copies));
@@ -98,10 +101,12 @@ impl TargetCapacity {
 /// Returns `true` if all targets of an entry have equal capacity and equal shares.
 pub(super) fn are_targets_alike(model: &Model, entry: &Entry) -> bool {
     let mut targets = entry.forwards.iter().map(|(to, share)| (TargetCapacity::of(model, *to), *share));
-    let Some((first, part)) = targets.next() else { return true };
-    let same =
-        |one: f64, other: f64| one == other || (one - other).abs() <= 1e-9 * one.abs().max(other.abs());
-    targets.all(|(own, share)| {
-        same(own.servers, first.servers) && same(own.service, first.service) && same(share, part)
+    let Some((first, first_share)) = targets.next() else { return true };
+    let is_close =
+        |left: f64, right: f64| left == right || (left - right).abs() <= 1e-9 * left.abs().max(right.abs());
+    targets.all(|(capacity, share)| {
+        is_close(capacity.servers, first.servers)
+            && is_close(capacity.service, first.service)
+            && is_close(share, first_share)
     })
 }

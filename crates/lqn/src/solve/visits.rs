@@ -19,68 +19,71 @@ pub(super) type EntryVisits = Vec<ActivityVisits>;
 
 /// Returns the course of an entry. Clients wait for all of their own activities.
 pub(super) fn entry_visits(model: &Model, entry: usize) -> EntryVisits {
-    let own = &model.entries[entry];
-    let client = model.tasks[own.task.0].is_client();
-    match &own.body {
+    let entry_data = &model.entries[entry];
+    let is_client = model.tasks[entry_data.task.0].is_client();
+    match &entry_data.body {
         EntryBody::Phases(phases) => {
-            let part = |(place, phase): (usize, &ActivityId)| {
-                let before = if client || place == 0 { 1.0 } else { 0.0 };
+            let phase_visits = |(index, phase): (usize, &ActivityId)| {
+                let before = if is_client || index == 0 { 1.0 } else { 0.0 };
                 ActivityVisits { activity: phase.0, before, after: 1.0 - before }
             };
-            phases.iter().enumerate().map(part).rev().collect()
+            phases.iter().enumerate().map(phase_visits).rev().collect()
         }
-        EntryBody::Graph(start) => graph(model, entry, *start, client),
+        EntryBody::Graph(start) => graph(model, entry, *start, is_client),
     }
 }
 
-fn graph(model: &Model, entry: usize, start: ActivityId, client: bool) -> EntryVisits {
+fn graph(model: &Model, entry: usize, start: ActivityId, is_client: bool) -> EntryVisits {
     let order = successors_first(model, start.0);
     let mut masses: HashMap<usize, [f64; 2]> = HashMap::new();
     masses.insert(start.0, [1.0, 0.0]);
     // A graph without a reply replies at its end.
-    let answers = !client
-        && order.iter().any(|place| model.activities[*place].replies.iter().any(|own| own.0 == entry));
-    for place in order.iter().rev() {
-        let own = &model.activities[*place];
-        let [before, after] = masses.get(place).copied().unwrap_or_default();
-        let replies = answers && own.replies.iter().any(|own| own.0 == entry);
-        let goes_on = if replies { [0.0, before + after] } else { [before, after] };
-        add_visits(&own.successors, goes_on, &mut masses);
+    let has_replies = !is_client
+        && order.iter().any(|activity| {
+            model.activities[*activity].replies.iter().any(|replied_entry| replied_entry.0 == entry)
+        });
+    for activity in order.iter().rev() {
+        let activity_data = &model.activities[*activity];
+        let [before, after] = masses.get(activity).copied().unwrap_or_default();
+        let replies =
+            has_replies && activity_data.replies.iter().any(|replied_entry| replied_entry.0 == entry);
+        let mass = if replies { [0.0, before + after] } else { [before, after] };
+        add_visits(&activity_data.successors, mass, &mut masses);
     }
-    let part = |place: &usize| {
-        let [before, after] = masses.get(place).copied().unwrap_or_default();
-        ActivityVisits { activity: *place, before, after }
+    let activity_visits = |activity: &usize| {
+        let [before, after] = masses.get(activity).copied().unwrap_or_default();
+        ActivityVisits { activity: *activity, before, after }
     };
-    order.iter().map(part).collect()
+    order.iter().map(activity_visits).collect()
 }
 
-fn add_visits(next: &Successors, mass: [f64; 2], masses: &mut HashMap<usize, [f64; 2]>) {
-    let mut give = |to: &ActivityId, part: f64| {
-        let own = masses.entry(to.0).or_default();
-        *own = [own[0] + mass[0] * part, own[1] + mass[1] * part];
+fn add_visits(successors: &Successors, mass: [f64; 2], masses: &mut HashMap<usize, [f64; 2]>) {
+    let mut add_mass = |to: &ActivityId, share: f64| {
+        let target_mass = masses.entry(to.0).or_default();
+        *target_mass = [target_mass[0] + mass[0] * share, target_mass[1] + mass[1] * share];
     };
-    match next {
+    match successors {
         Successors::End => {}
-        Successors::Or(ways) => ways.iter().for_each(|(part, to)| give(to, *part)),
-        Successors::And(ways) => ways.iter().for_each(|to| give(to, 1.0)),
+        Successors::Or(branches) => branches.iter().for_each(|(share, to)| add_mass(to, *share)),
+        Successors::And(branches) => branches.iter().for_each(|to| add_mass(to, 1.0)),
         Successors::Join { branches, then, .. } => {
-            let part = 1.0 / f64::from((*branches).max(1));
-            add_visits(then, [mass[0] * part, mass[1] * part], masses);
+            let share = 1.0 / f64::from((*branches).max(1));
+            add_visits(then, [mass[0] * share, mass[1] * share], masses);
         }
         Successors::Loop { bodies, exit } => {
-            bodies.iter().for_each(|(count, to)| give(to, *count));
-            exit.iter().for_each(|to| give(to, 1.0));
+            bodies.iter().for_each(|(count, to)| add_mass(to, *count));
+            exit.iter().for_each(|to| add_mass(to, 1.0));
         }
     }
 }
 
 /// Adds the activities that can follow directly.
-fn followers(next: &Successors, out: &mut Vec<usize>) {
-    match next {
+fn append_followers(successors: &Successors, out: &mut Vec<usize>) {
+    match successors {
         Successors::End => {}
-        Successors::Or(ways) => out.extend(ways.iter().map(|(_, to)| to.0)),
-        Successors::And(ways) => out.extend(ways.iter().map(|to| to.0)),
-        Successors::Join { then, .. } => followers(then, out),
+        Successors::Or(branches) => out.extend(branches.iter().map(|(_, to)| to.0)),
+        Successors::And(branches) => out.extend(branches.iter().map(|to| to.0)),
+        Successors::Join { then, .. } => append_followers(then, out),
         Successors::Loop { bodies, exit } => {
             out.extend(bodies.iter().map(|(_, to)| to.0));
             out.extend(exit.iter().map(|to| to.0));
@@ -93,18 +96,18 @@ fn successors_first(model: &Model, start: usize) -> Vec<usize> {
     let mut seen = HashMap::new();
     let mut order = Vec::new();
     let mut stack = vec![(start, false)];
-    while let Some((place, done)) = stack.pop() {
-        if done {
-            order.push(place);
+    while let Some((activity, is_done)) = stack.pop() {
+        if is_done {
+            order.push(activity);
             continue;
         }
-        if seen.insert(place, ()).is_some() {
+        if seen.insert(activity, ()).is_some() {
             continue;
         }
-        stack.push((place, true));
-        let mut next = Vec::new();
-        followers(&model.activities[place].successors, &mut next);
-        stack.extend(next.into_iter().filter(|to| !seen.contains_key(to)).map(|to| (to, false)));
+        stack.push((activity, true));
+        let mut pending = Vec::new();
+        append_followers(&model.activities[activity].successors, &mut pending);
+        stack.extend(pending.into_iter().filter(|to| !seen.contains_key(to)).map(|to| (to, false)));
     }
     order
 }

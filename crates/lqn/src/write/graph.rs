@@ -35,21 +35,22 @@ pub(super) struct TaskGraph<'m> {
 
 impl<'m> TaskGraph<'m> {
     pub(super) fn of(model: &'m Model, task: TaskId) -> Self {
-        let own = |place: &usize| model.activities[*place].task == task;
-        let activities: Vec<ActivityId> = in_graphs(model).into_iter().filter(own).map(ActivityId).collect();
+        let belongs_to_task = |index: &usize| model.activities[*index].task == task;
+        let activities: Vec<ActivityId> =
+            in_graphs(model).into_iter().filter(belongs_to_task).map(ActivityId).collect();
         let mut links: Vec<GraphLink<'m>> = Vec::new();
         for id in &activities {
-            let (kind, after) = match &model.activities[id.0].successors {
+            let (kind, successors) = match &model.activities[id.0].successors {
                 Successors::End => continue,
                 Successors::Join { join, wanted, branches, then } => {
                     let quorum = (wanted < branches).then_some(*wanted);
                     (PredecessorKind::Join { number: *join, quorum }, &**then)
                 }
-                next => (PredecessorKind::Or, next),
+                successors => (PredecessorKind::Or, successors),
             };
-            match links.iter_mut().find(|link| link.kind == kind && link.successors == after) {
+            match links.iter_mut().find(|link| link.kind == kind && link.successors == successors) {
                 Some(link) => link.predecessors.push(*id),
-                None => links.push(GraphLink { predecessors: vec![*id], kind, successors: after }),
+                None => links.push(GraphLink { predecessors: vec![*id], kind, successors }),
             }
         }
         Self { activities, links }

@@ -15,8 +15,8 @@ pub(super) fn document(model: &Model) -> Result<String, WriteError> {
     for (entry, routing) in super::routes(model) {
         let _ = writeln!(out, "#pragma route.{}={routing}", checked_name(entry)?);
     }
-    for (of, value) in super::limits(model)? {
-        let _ = writeln!(out, "#pragma {of}={value}");
+    for (setting, value) in super::limits(model)? {
+        let _ = writeln!(out, "#pragma {setting}={value}");
     }
     out += "P 0\n";
     for processor in &model.processors {
@@ -42,28 +42,28 @@ pub(super) fn document(model: &Model) -> Result<String, WriteError> {
         self::entry(&mut out, model, entry)?;
     }
     out += "-1\n";
-    for place in 0..model.tasks.len() {
-        activities(&mut out, model, TaskId(place))?;
+    for index in 0..model.tasks.len() {
+        activities(&mut out, model, TaskId(index))?;
     }
     Ok(out)
 }
 
 /// Returns a name, if the grammar allows it.
 fn checked_name(name: &str) -> Result<&str, WriteError> {
-    let letters = name.chars().all(|c| c.is_alphanumeric() || c == '_') && name.chars().count() > 1;
-    let begins = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
-    let whole = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
-    if letters && begins || whole { Ok(name) } else { Err(WriteError::InvalidName(name.to_owned())) }
+    let is_word = name.chars().all(|c| c.is_alphanumeric() || c == '_') && name.chars().count() > 1;
+    let starts_well = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+    if is_word && starts_well || is_number { Ok(name) } else { Err(WriteError::InvalidName(name.to_owned())) }
 }
 
 fn number(value: f64) -> String {
     if value.is_infinite() { "@infinity".to_owned() } else { value.to_string() }
 }
 
-fn processor(own: &Processor) -> Result<String, WriteError> {
-    let mut out = checked_name(&own.name)?.to_owned();
-    let letter = match own.scheduling {
-        Scheduling::Fcfs if own.copies == Multiplicity::Infinite => "i",
+fn processor(processor_data: &Processor) -> Result<String, WriteError> {
+    let mut out = checked_name(&processor_data.name)?.to_owned();
+    let letter = match processor_data.scheduling {
+        Scheduling::Fcfs if processor_data.copies == Multiplicity::Infinite => "i",
         Scheduling::Fcfs => "f",
         Scheduling::HeadOfLine => "h",
         Scheduling::Preemptive => "p",
@@ -72,63 +72,63 @@ fn processor(own: &Processor) -> Result<String, WriteError> {
         Scheduling::ProcessorSharing => "s 0",
     };
     let _ = write!(out, " {letter}");
-    match own.copies {
+    match processor_data.copies {
         Multiplicity::Finite(1) => {}
         Multiplicity::Finite(count) => out += &format!(" m {count}"),
         Multiplicity::Infinite if letter == "i" => {}
         Multiplicity::Infinite => out += " i",
     }
-    if own.replicas > 1 {
-        let _ = write!(out, " r {}", own.replicas);
+    if processor_data.replicas > 1 {
+        let _ = write!(out, " r {}", processor_data.replicas);
     }
-    if own.speed != 1.0 {
-        let _ = write!(out, " R {}", number(own.speed));
+    if processor_data.speed != 1.0 {
+        let _ = write!(out, " R {}", number(processor_data.speed));
     }
     Ok(out)
 }
 
-fn task(model: &Model, own: &Task) -> Result<String, WriteError> {
-    let mut out = checked_name(&own.name)?.to_owned();
-    let letter = match own.role {
+fn task(model: &Model, task_data: &Task) -> Result<String, WriteError> {
+    let mut out = checked_name(&task_data.name)?.to_owned();
+    let letter = match task_data.role {
         TaskRole::Client { .. } => "r",
         TaskRole::Server { queue: Scheduling::HeadOfLine } => "h",
-        TaskRole::Server { .. } if own.copies == Multiplicity::Infinite => "i",
+        TaskRole::Server { .. } if task_data.copies == Multiplicity::Infinite => "i",
         TaskRole::Server { .. } => "n",
     };
     let _ = write!(out, " {letter}");
-    for entry in &own.entries {
+    for entry in &task_data.entries {
         let _ = write!(out, " {}", checked_name(&model.entries[entry.0].name)?);
     }
-    let _ = write!(out, " -1 {}", checked_name(&model.processors[own.processor.0].name)?);
-    if own.priority != 0 {
-        let _ = write!(out, " {}", own.priority);
+    let _ = write!(out, " -1 {}", checked_name(&model.processors[task_data.processor.0].name)?);
+    if task_data.priority != 0 {
+        let _ = write!(out, " {}", task_data.priority);
     }
-    if let TaskRole::Client { think } = own.role
+    if let TaskRole::Client { think } = task_data.role
         && think > 0.0
     {
         let _ = write!(out, " z {}", number(think));
     }
-    match own.copies {
+    match task_data.copies {
         Multiplicity::Finite(1) => {}
         Multiplicity::Finite(count) => out += &format!(" m {count}"),
         Multiplicity::Infinite if letter == "i" => {}
         Multiplicity::Infinite => out += " i",
     }
-    if own.replicas > 1 {
-        let _ = write!(out, " r {}", own.replicas);
+    if task_data.replicas > 1 {
+        let _ = write!(out, " r {}", task_data.replicas);
     }
     Ok(out)
 }
 
-fn entry(out: &mut String, model: &Model, own: &Entry) -> Result<(), WriteError> {
-    let name = checked_name(&own.name)?;
-    if own.arrivals > 0.0 {
-        let _ = writeln!(out, "  a {name} {}", number(own.arrivals));
+fn entry(out: &mut String, model: &Model, entry_data: &Entry) -> Result<(), WriteError> {
+    let name = checked_name(&entry_data.name)?;
+    if entry_data.arrivals > 0.0 {
+        let _ = writeln!(out, "  a {name} {}", number(entry_data.arrivals));
     }
-    if own.priority != 0 {
-        let _ = writeln!(out, "  p {name} {}", own.priority);
+    if entry_data.priority != 0 {
+        let _ = writeln!(out, "  p {name} {}", entry_data.priority);
     }
-    match &own.body {
+    match &entry_data.body {
         EntryBody::Graph(start) => {
             let _ = writeln!(out, "  A {name} {}", checked_name(&model.activities[start.0].name)?);
         }
@@ -152,14 +152,14 @@ fn entry(out: &mut String, model: &Model, own: &Entry) -> Result<(), WriteError>
             }
         }
     }
-    for (to, share) in &own.forwards {
+    for (to, share) in &entry_data.forwards {
         list(out, "F", &format!("{name} {}", checked_name(&model.entries[to.0].name)?), [number(*share)]);
     }
     Ok(())
 }
 
-fn list<T: Display>(out: &mut String, letter: &str, of: &str, values: impl IntoIterator<Item = T>) {
-    let _ = write!(out, "  {letter} {of}");
+fn list<T: Display>(out: &mut String, letter: &str, subject: &str, values: impl IntoIterator<Item = T>) {
+    let _ = write!(out, "  {letter} {subject}");
     for value in values {
         let _ = write!(out, " {value}");
     }
@@ -167,11 +167,11 @@ fn list<T: Display>(out: &mut String, letter: &str, of: &str, values: impl IntoI
 }
 
 /// Returns 1 if the numbers of calls are exact.
-fn exact(own: &Activity) -> Result<u8, WriteError> {
-    match own.order {
+fn exact(activity: &Activity) -> Result<u8, WriteError> {
+    match activity.order {
         CallOrder::Stochastic => Ok(0),
         CallOrder::Deterministic => Ok(1),
-        CallOrder::List => Err(WriteError::ListOrder(own.name.clone())),
+        CallOrder::List => Err(WriteError::ListOrder(activity.name.clone())),
     }
 }
 
@@ -179,21 +179,22 @@ fn exact(own: &Activity) -> Result<u8, WriteError> {
 /// unless that would change the order of a phase's calls.
 fn calls(phases: &[&Activity]) -> Vec<(EntryId, bool, Vec<f64>)> {
     let mut lines: Vec<(EntryId, bool, Vec<f64>)> = Vec::new();
-    for (place, phase) in phases.iter().enumerate() {
+    for (index, phase) in phases.iter().enumerate() {
         // The lines before this index are of earlier calls.
-        let mut from = 0;
+        let mut first_line = 0;
         for call in &phase.calls {
-            let fits = |(to, waits, counts): &(EntryId, bool, Vec<f64>)| {
-                *to == call.entry && *waits == call.waits && counts.len() <= place
+            let is_matching = |(to, waits, counts): &(EntryId, bool, Vec<f64>)| {
+                *to == call.entry && *waits == call.waits && counts.len() <= index
             };
-            let line = lines.iter().skip(from).position(fits).map(|line| line + from);
-            let line = line.unwrap_or_else(|| {
+            let matching_line =
+                lines.iter().skip(first_line).position(is_matching).map(|offset| offset + first_line);
+            let line_index = matching_line.unwrap_or_else(|| {
                 lines.push((call.entry, call.waits, Vec::new()));
                 lines.len() - 1
             });
-            lines[line].2.resize(place, 0.0);
-            lines[line].2.push(call.count);
-            from = line + 1;
+            lines[line_index].2.resize(index, 0.0);
+            lines[line_index].2.push(call.count);
+            first_line = line_index + 1;
         }
     }
     lines
@@ -206,19 +207,19 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Write
     }
     let _ = writeln!(out, "A {}", checked_name(&model.tasks[task.0].name)?);
     for id in &graph.activities {
-        let own = &model.activities[id.0];
-        let name = checked_name(&own.name)?;
-        let _ = writeln!(out, "  s {name} {}", number(own.demand));
-        if own.variation != 1.0 {
-            let _ = writeln!(out, "  c {name} {}", number(own.variation));
+        let activity = &model.activities[id.0];
+        let name = checked_name(&activity.name)?;
+        let _ = writeln!(out, "  s {name} {}", number(activity.demand));
+        if activity.variation != 1.0 {
+            let _ = writeln!(out, "  c {name} {}", number(activity.variation));
         }
-        if own.think > 0.0 {
-            let _ = writeln!(out, "  Z {name} {}", number(own.think));
+        if activity.think > 0.0 {
+            let _ = writeln!(out, "  Z {name} {}", number(activity.think));
         }
-        if exact(own)? == 1 {
+        if exact(activity)? == 1 {
             let _ = writeln!(out, "  f {name} 1");
         }
-        for call in &own.calls {
+        for call in &activity.calls {
             let letter = if call.waits { "y" } else { "z" };
             let to = checked_name(&model.entries[call.entry.0].name)?;
             let _ = writeln!(out, "  {letter} {name} {to} {}", number(call.count));
@@ -226,10 +227,10 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Write
     }
     let mut lines = Vec::new();
     // Formats an activity with its replies, as before an arrow.
-    let before = |place: usize| -> Result<String, WriteError> {
-        let own = &model.activities[place];
-        let mut text = checked_name(&own.name)?.to_owned();
-        let names = own.replies.iter().map(|entry| checked_name(&model.entries[entry.0].name));
+    let predecessor_text = |index: usize| -> Result<String, WriteError> {
+        let activity = &model.activities[index];
+        let mut text = checked_name(&activity.name)?.to_owned();
+        let names = activity.replies.iter().map(|entry| checked_name(&model.entries[entry.0].name));
         let names = names.collect::<Result<Vec<_>, _>>()?;
         if !names.is_empty() {
             let _ = write!(text, "[{}]", names.join(", "));
@@ -237,7 +238,8 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Write
         Ok(text)
     };
     for link in &graph.links {
-        let names = link.predecessors.iter().map(|id| before(id.0)).collect::<Result<Vec<_>, _>>()?;
+        let names =
+            link.predecessors.iter().map(|id| predecessor_text(id.0)).collect::<Result<Vec<_>, _>>()?;
         let mut line = match link.kind {
             PredecessorKind::Or => names.join(" + "),
             PredecessorKind::Join { quorum: None, .. } => names.join(" & "),
@@ -247,9 +249,9 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Write
         lines.push(line);
     }
     for id in &graph.activities {
-        let own = &model.activities[id.0];
-        if own.successors == Successors::End && !own.replies.is_empty() {
-            lines.push(before(id.0)?);
+        let activity = &model.activities[id.0];
+        if activity.successors == Successors::End && !activity.replies.is_empty() {
+            lines.push(predecessor_text(id.0)?);
         }
     }
     if !lines.is_empty() {
@@ -260,27 +262,28 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Write
 }
 
 /// Formats the successors with the arrow.
-fn format_successors(model: &Model, next: &Successors) -> Result<String, WriteError> {
-    let name = |place: usize| checked_name(&model.activities[place].name);
-    let joined = |parts: Vec<String>, mark: &str| format!(" -> {}", parts.join(mark));
-    Ok(match next {
+fn format_successors(model: &Model, successors: &Successors) -> Result<String, WriteError> {
+    let name = |index: usize| checked_name(&model.activities[index].name);
+    let joined = |targets: Vec<String>, separator: &str| format!(" -> {}", targets.join(separator));
+    Ok(match successors {
         Successors::End | Successors::Join { .. } => String::new(),
-        Successors::Or(ways) if ways.len() == 1 => format!(" -> {}", name(ways[0].1.0)?),
-        Successors::Or(ways) => {
-            let ways = ways.iter().map(|(share, to)| Ok(format!("({}) {}", number(*share), name(to.0)?)));
-            joined(ways.collect::<Result<_, WriteError>>()?, " + ")
+        Successors::Or(branches) if branches.len() == 1 => format!(" -> {}", name(branches[0].1.0)?),
+        Successors::Or(branches) => {
+            let branch_texts =
+                branches.iter().map(|(share, to)| Ok(format!("({}) {}", number(*share), name(to.0)?)));
+            joined(branch_texts.collect::<Result<_, WriteError>>()?, " + ")
         }
-        Successors::And(ways) => {
-            let ways = ways.iter().map(|to| Ok(name(to.0)?.to_owned()));
-            joined(ways.collect::<Result<_, WriteError>>()?, " & ")
+        Successors::And(branches) => {
+            let target_names = branches.iter().map(|to| Ok(name(to.0)?.to_owned()));
+            joined(target_names.collect::<Result<_, WriteError>>()?, " & ")
         }
         Successors::Loop { bodies, exit } => {
             let bodies = bodies.iter().map(|(count, to)| Ok(format!("{} * {}", number(*count), name(to.0)?)));
-            let mut parts = bodies.collect::<Result<Vec<String>, WriteError>>()?;
+            let mut targets = bodies.collect::<Result<Vec<String>, WriteError>>()?;
             if let Some(exit) = exit {
-                parts.push(name(exit.0)?.to_owned());
+                targets.push(name(exit.0)?.to_owned());
             }
-            joined(parts, ", ")
+            joined(targets, ", ")
         }
     })
 }

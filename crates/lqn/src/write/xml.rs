@@ -16,17 +16,17 @@ use crate::model::{
 
 pub(super) fn document(
     model: &Model,
-    found: Option<(&ModelResults, &ResultOrigin<'_>)>,
+    reported: Option<(&ModelResults, &ResultOrigin<'_>)>,
 ) -> Result<String, WriteError> {
     let mut writer = LqnxWriter {
         model,
         fans: fans(model),
-        results: found.map(|(found, _)| LqnxResults::of(model, found)),
+        results: reported.map(|(results, _)| LqnxResults::of(model, results)),
         out: "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n".to_owned(),
         depth: 0,
     };
-    let ours = model.has_limits().then(|| ("xmlns:plimsoll", crate::read::NAMESPACE.to_owned()));
-    writer.open("lqn-model", &ours.into_iter().collect::<Vec<_>>());
+    let namespace = model.has_limits().then(|| ("xmlns:plimsoll", crate::read::NAMESPACE.to_owned()));
+    writer.open("lqn-model", &namespace.into_iter().collect::<Vec<_>>());
     let settings = [
         ("comment", model.comment.clone()),
         ("conv_val", "1e-06".to_owned()),
@@ -35,7 +35,7 @@ pub(super) fn document(
         ("underrelax_coeff", "0.9".to_owned()),
     ];
     let routes = super::routes(model);
-    match found {
+    match reported {
         None if routes.is_empty() => writer.leaf("solver-params", &settings),
         None => {
             writer.open("solver-params", &settings);
@@ -55,8 +55,8 @@ pub(super) fn document(
             writer.close("solver-params");
         }
     }
-    for place in 0..model.processors.len() {
-        writer.processor(place)?;
+    for index in 0..model.processors.len() {
+        writer.processor(index)?;
     }
     writer.close("lqn-model");
     Ok(writer.out)
@@ -76,15 +76,15 @@ type FanElement = (&'static str, [(&'static str, String); 2]);
 
 fn fans(model: &Model) -> BTreeMap<TaskId, Vec<FanElement>> {
     let mut fans: BTreeMap<TaskId, Vec<FanElement>> = BTreeMap::new();
-    let mut say = |of: TaskId, name, whom, other: TaskId, count: u32| {
+    let mut add_fan = |subject: TaskId, name, attribute, peer: TaskId, count: u32| {
         if count != 1 {
-            let fan = [(whom, model.tasks[other.0].name.clone()), ("value", count.to_string())];
-            fans.entry(of).or_default().push((name, fan));
+            let fan = [(attribute, model.tasks[peer.0].name.clone()), ("value", count.to_string())];
+            fans.entry(subject).or_default().push((name, fan));
         }
     };
     for (from, to) in super::replicated(model) {
-        say(from, "fan-out", "dest", to, model.fan_out(from, to));
-        say(to, "fan-in", "source", from, model.fan_in(from, to));
+        add_fan(from, "fan-out", "dest", to, model.fan_out(from, to));
+        add_fan(to, "fan-in", "source", from, model.fan_in(from, to));
     }
     fans
 }
@@ -115,21 +115,21 @@ impl LqnxWriter<'_> {
     }
 
     /// Writes the results of an object, if any: the means, and the half-widths in an element of their own.
-    fn write_results(&mut self, name: &str, shown: impl FnOnce(&LqnxResults<'_>) -> ResultAttributes) {
-        if let Some(shown) = self.results.as_ref().map(shown) {
-            self.result(name, &shown);
+    fn write_results(&mut self, name: &str, select: impl FnOnce(&LqnxResults<'_>) -> ResultAttributes) {
+        if let Some(attributes) = self.results.as_ref().map(select) {
+            self.result(name, &attributes);
         }
     }
 
-    fn result(&mut self, name: &str, shown: &ResultAttributes) {
-        if shown.means.is_empty() {
+    fn result(&mut self, name: &str, attributes: &ResultAttributes) {
+        if attributes.means.is_empty() {
             return;
         }
-        if shown.half_widths.is_empty() {
-            return self.leaf(name, &shown.means);
+        if attributes.half_widths.is_empty() {
+            return self.leaf(name, &attributes.means);
         }
-        self.open(name, &shown.means);
-        self.leaf("result-conf-95", &shown.half_widths);
+        self.open(name, &attributes.means);
+        self.leaf("result-conf-95", &attributes.half_widths);
         self.close(name);
     }
 
@@ -139,19 +139,20 @@ impl LqnxWriter<'_> {
         }
     }
 
-    fn processor(&mut self, place: usize) -> Result<(), WriteError> {
-        let own = &self.model.processors[place];
-        let word = scheduling(own);
-        let mut attributes = vec![("name", own.name.clone()), ("scheduling", word.to_owned())];
-        attributes.extend(multiplicity(own.copies, word));
-        attributes.extend(replication(own.replicas));
-        if own.speed != 1.0 {
-            attributes.push(("speed-factor", own.speed.to_string()));
+    fn processor(&mut self, index: usize) -> Result<(), WriteError> {
+        let processor_data = &self.model.processors[index];
+        let scheduling_name = scheduling(processor_data);
+        let mut attributes =
+            vec![("name", processor_data.name.clone()), ("scheduling", scheduling_name.to_owned())];
+        attributes.extend(multiplicity(processor_data.copies, scheduling_name));
+        attributes.extend(replication(processor_data.replicas));
+        if processor_data.speed != 1.0 {
+            attributes.push(("speed-factor", processor_data.speed.to_string()));
         }
         self.open("processor", &attributes);
-        self.write_results("result-processor", |results| results.processor(place));
+        self.write_results("result-processor", |results| results.processor(index));
         for task in 0..self.model.tasks.len() {
-            if self.model.tasks[task].processor.0 == place {
+            if self.model.tasks[task].processor.0 == index {
                 self.task(TaskId(task))?;
             }
         }
@@ -160,31 +161,32 @@ impl LqnxWriter<'_> {
     }
 
     fn task(&mut self, id: TaskId) -> Result<(), WriteError> {
-        let own = &self.model.tasks[id.0];
-        let word = match own.role {
+        let task_data = &self.model.tasks[id.0];
+        let scheduling_name = match task_data.role {
             TaskRole::Client { .. } => "ref",
             TaskRole::Server { queue: Scheduling::HeadOfLine } => "hol",
-            TaskRole::Server { .. } if own.copies == Multiplicity::Infinite => "inf",
+            TaskRole::Server { .. } if task_data.copies == Multiplicity::Infinite => "inf",
             TaskRole::Server { .. } => "fcfs",
         };
-        let mut attributes = vec![("name", own.name.clone()), ("scheduling", word.to_owned())];
-        attributes.extend(multiplicity(own.copies, word));
-        attributes.extend(replication(own.replicas));
-        if let TaskRole::Client { think } = own.role
+        let mut attributes =
+            vec![("name", task_data.name.clone()), ("scheduling", scheduling_name.to_owned())];
+        attributes.extend(multiplicity(task_data.copies, scheduling_name));
+        attributes.extend(replication(task_data.replicas));
+        if let TaskRole::Client { think } = task_data.role
             && think > 0.0
         {
             attributes.push(("think-time", think.to_string()));
         }
-        if own.priority != 0 {
-            attributes.push(("priority", own.priority.to_string()));
+        if task_data.priority != 0 {
+            attributes.push(("priority", task_data.priority.to_string()));
         }
-        attributes.extend(own.queue_limit.map(|limit| ("plimsoll:queue-limit", limit.to_string())));
+        attributes.extend(task_data.queue_limit.map(|limit| ("plimsoll:queue-limit", limit.to_string())));
         self.open("task", &attributes);
         self.write_results("result-task", |results| results.task(id));
         for (name, fan) in self.fans.remove(&id).unwrap_or_default() {
             self.leaf(name, &fan);
         }
-        for entry in &own.entries {
+        for entry in &task_data.entries {
             self.entry(*entry);
         }
         self.activities(id)?;
@@ -193,24 +195,24 @@ impl LqnxWriter<'_> {
     }
 
     fn entry(&mut self, id: EntryId) {
-        let own: &Entry = &self.model.entries[id.0];
-        let kind = if matches!(own.body, EntryBody::Phases(_)) { "PH1PH2" } else { "NONE" };
-        let mut attributes = vec![("name", own.name.clone()), ("type", kind.to_owned())];
-        if own.arrivals > 0.0 {
-            attributes.push(("open-arrival-rate", own.arrivals.to_string()));
+        let entry_data: &Entry = &self.model.entries[id.0];
+        let kind = if matches!(entry_data.body, EntryBody::Phases(_)) { "PH1PH2" } else { "NONE" };
+        let mut attributes = vec![("name", entry_data.name.clone()), ("type", kind.to_owned())];
+        if entry_data.arrivals > 0.0 {
+            attributes.push(("open-arrival-rate", entry_data.arrivals.to_string()));
         }
-        if own.priority != 0 {
-            attributes.push(("priority", own.priority.to_string()));
+        if entry_data.priority != 0 {
+            attributes.push(("priority", entry_data.priority.to_string()));
         }
         self.open("entry", &attributes);
         self.write_results("result-entry", |results| results.entry(id));
-        for (number, (to, share)) in own.forwards.iter().enumerate() {
+        for (number, (to, share)) in entry_data.forwards.iter().enumerate() {
             let to = self.model.entries[to.0].name.clone();
             let attributes = [("dest", to), ("prob", share.to_string())];
-            let shown = self.results.as_ref().and_then(|results| results.forward(id, number));
-            self.call("forwarding", &attributes, shown);
+            let result_attributes = self.results.as_ref().and_then(|results| results.forward(id, number));
+            self.call("forwarding", &attributes, result_attributes);
         }
-        if let EntryBody::Phases(phases) = &own.body {
+        if let EntryBody::Phases(phases) = &entry_data.body {
             self.open("entry-phase-activities", &[]);
             for (number, phase) in phases.iter().enumerate() {
                 self.activity(*phase, vec![("phase", (number + 1).to_string())]);
@@ -220,45 +222,45 @@ impl LqnxWriter<'_> {
         self.close("entry");
     }
 
-    fn activity(&mut self, id: ActivityId, more: Vec<(&'static str, String)>) {
-        let own: &Activity = &self.model.activities[id.0];
-        let mut attributes = vec![("name", own.name.clone())];
-        attributes.extend(more);
-        attributes.push(("host-demand-mean", own.demand.to_string()));
-        if own.variation != 1.0 {
-            attributes.push(("host-demand-cvsq", own.variation.to_string()));
+    fn activity(&mut self, id: ActivityId, leading_attributes: Vec<(&'static str, String)>) {
+        let activity_data: &Activity = &self.model.activities[id.0];
+        let mut attributes = vec![("name", activity_data.name.clone())];
+        attributes.extend(leading_attributes);
+        attributes.push(("host-demand-mean", activity_data.demand.to_string()));
+        if activity_data.variation != 1.0 {
+            attributes.push(("host-demand-cvsq", activity_data.variation.to_string()));
         }
-        if own.think > 0.0 {
-            attributes.push(("think-time", own.think.to_string()));
+        if activity_data.think > 0.0 {
+            attributes.push(("think-time", activity_data.think.to_string()));
         }
-        match own.order {
+        match activity_data.order {
             CallOrder::Stochastic => {}
             CallOrder::Deterministic => attributes.push(("call-order", "DETERMINISTIC".to_owned())),
             CallOrder::List => attributes.push(("call-order", "LIST".to_owned())),
         }
-        if own.calls.is_empty() && self.results.is_none() {
+        if activity_data.calls.is_empty() && self.results.is_none() {
             return self.leaf("activity", &attributes);
         }
         self.open("activity", &attributes);
         self.write_results("result-activity", |results| results.activity(id));
-        for (number, call) in own.calls.iter().enumerate() {
+        for (number, call) in activity_data.calls.iter().enumerate() {
             let name = if call.waits { "synch-call" } else { "asynch-call" };
             let to = self.model.entries[call.entry.0].name.clone();
             let mut attributes = vec![("dest", to), ("calls-mean", call.count.to_string())];
-            if let Some(patience) = call.retry_policy {
-                attributes.extend(retry_attributes(patience));
+            if let Some(retry_policy) = call.retry_policy {
+                attributes.extend(retry_attributes(retry_policy));
             }
-            let shown = self.results.as_ref().and_then(|results| results.call(id, number));
-            self.call(name, &attributes, shown);
+            let result_attributes = self.results.as_ref().and_then(|results| results.call(id, number));
+            self.call(name, &attributes, result_attributes);
         }
         self.close("activity");
     }
 
     /// Writes a call or a forward, with its waiting time if known.
-    fn call(&mut self, name: &str, attributes: &XmlAttributes, shown: Option<ResultAttributes>) {
-        let Some(shown) = shown else { return self.leaf(name, attributes) };
+    fn call(&mut self, name: &str, attributes: &XmlAttributes, result_attributes: Option<ResultAttributes>) {
+        let Some(results) = result_attributes else { return self.leaf(name, attributes) };
         self.open(name, attributes);
-        self.result("result-call", &shown);
+        self.result("result-call", &results);
         self.close(name);
     }
 
@@ -271,15 +273,16 @@ impl LqnxWriter<'_> {
         let name = |id: &ActivityId| ("name", model.activities[id.0].name.clone());
         self.open("task-activities", &[]);
         for activity in &activities {
-            let mut begins = model.tasks[id.0]
+            let mut starting_entries = model.tasks[id.0]
                 .entries
                 .iter()
                 .filter(|entry| model.entries[entry.0].body == EntryBody::Graph(*activity));
-            let bound = begins.next().map(|entry| ("bound-to-entry", model.entries[entry.0].name.clone()));
-            if begins.next().is_some() {
+            let bound_attribute =
+                starting_entries.next().map(|entry| ("bound-to-entry", model.entries[entry.0].name.clone()));
+            if starting_entries.next().is_some() {
                 return Err(WriteError::SharedStart(model.activities[activity.0].name.clone()));
             }
-            self.activity(*activity, bound.into_iter().collect());
+            self.activity(*activity, bound_attribute.into_iter().collect());
         }
         for link in &links {
             self.open("precedence", &[]);
@@ -290,21 +293,21 @@ impl LqnxWriter<'_> {
             };
             let quorum: Vec<_> = quorum.map(|quorum| ("quorum", quorum.to_string())).into_iter().collect();
             self.open(tag, &quorum);
-            for before in &link.predecessors {
-                self.leaf("activity", &[name(before)]);
+            for predecessor in &link.predecessors {
+                self.leaf("activity", &[name(predecessor)]);
             }
             self.close(tag);
             self.write_successors(link.successors);
             self.close("precedence");
         }
         // The entries in the order of their first reply.
-        let mut answered: Vec<EntryId> = Vec::new();
+        let mut replied_entries: Vec<EntryId> = Vec::new();
         for reply in activities.iter().flat_map(|id| &model.activities[id.0].replies) {
-            if !answered.contains(reply) {
-                answered.push(*reply);
+            if !replied_entries.contains(reply) {
+                replied_entries.push(*reply);
             }
         }
-        for entry in answered {
+        for entry in replied_entries {
             self.open("reply-entry", &[("name", model.entries[entry.0].name.clone())]);
             for activity in &activities {
                 if model.activities[activity.0].replies.contains(&entry) {
@@ -317,17 +320,21 @@ impl LqnxWriter<'_> {
         Ok(())
     }
 
-    fn write_successors(&mut self, next: &Successors) {
+    fn write_successors(&mut self, successors: &Successors) {
         let model = self.model;
         let name = |id: &ActivityId| ("name", model.activities[id.0].name.clone());
-        let (tag, end, leaves): (_, _, Vec<_>) = match next {
+        let (tag, end, leaves): (_, _, Vec<_>) = match successors {
             Successors::End | Successors::Join { .. } => return,
-            Successors::Or(ways) if ways.len() == 1 => ("post", None, vec![vec![name(&ways[0].1)]]),
-            Successors::Or(ways) => {
-                let way = |(share, to): &(f64, ActivityId)| vec![name(to), ("prob", share.to_string())];
-                ("post-OR", None, ways.iter().map(way).collect())
+            Successors::Or(branches) if branches.len() == 1 => {
+                ("post", None, vec![vec![name(&branches[0].1)]])
             }
-            Successors::And(ways) => ("post-AND", None, ways.iter().map(|to| vec![name(to)]).collect()),
+            Successors::Or(branches) => {
+                let branch = |(share, to): &(f64, ActivityId)| vec![name(to), ("prob", share.to_string())];
+                ("post-OR", None, branches.iter().map(branch).collect())
+            }
+            Successors::And(branches) => {
+                ("post-AND", None, branches.iter().map(|to| vec![name(to)]).collect())
+            }
             Successors::Loop { bodies, exit } => {
                 let body = |(count, to): &(f64, ActivityId)| vec![name(to), ("count", count.to_string())];
                 ("post-LOOP", exit.as_ref(), bodies.iter().map(body).collect())
@@ -340,9 +347,9 @@ impl LqnxWriter<'_> {
     }
 }
 
-fn scheduling(own: &Processor) -> &'static str {
-    match own.scheduling {
-        Scheduling::Fcfs if own.copies == Multiplicity::Infinite => "inf",
+fn scheduling(processor: &Processor) -> &'static str {
+    match processor.scheduling {
+        Scheduling::Fcfs if processor.copies == Multiplicity::Infinite => "inf",
         Scheduling::Fcfs => "fcfs",
         Scheduling::HeadOfLine => "hol",
         Scheduling::Preemptive => "pp",
@@ -353,18 +360,18 @@ fn scheduling(own: &Processor) -> &'static str {
 
 /// Returns the timeout and retries as attributes of this crate's namespace. Default values are omitted, but
 /// at least one attribute is written.
-fn retry_attributes(own: RetryPolicy) -> Vec<(&'static str, String)> {
-    let mut all = Vec::new();
-    if own.timeout.is_finite() {
-        all.push(("plimsoll:timeout", own.timeout.to_string()));
+fn retry_attributes(policy: RetryPolicy) -> Vec<(&'static str, String)> {
+    let mut attributes = Vec::new();
+    if policy.timeout.is_finite() {
+        attributes.push(("plimsoll:timeout", policy.timeout.to_string()));
     }
-    if own.retries > 0 || all.is_empty() {
-        all.push(("plimsoll:retries", own.retries.to_string()));
+    if policy.retries > 0 || attributes.is_empty() {
+        attributes.push(("plimsoll:retries", policy.retries.to_string()));
     }
-    if own.backoff > 0.0 {
-        all.push(("plimsoll:backoff", own.backoff.to_string()));
+    if policy.backoff > 0.0 {
+        attributes.push(("plimsoll:backoff", policy.backoff.to_string()));
     }
-    all
+    attributes
 }
 
 fn replication(replicas: u32) -> Option<(&'static str, String)> {

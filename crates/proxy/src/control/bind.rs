@@ -39,16 +39,16 @@ impl ControlPlane {
     pub(crate) fn bind_listener(&self, settings: &ListenerSettings) -> io::Result<(SocketAddr, Vec<Socket>)> {
         match bind(settings, self.cores) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && settings.protocol.is_datagram() => {
-                let (heir, vacated) = mpsc::channel();
+                let (release_sender, released) = mpsc::channel();
                 let port = settings.address.port();
-                self.send_to_workers(|| WorkerCommand::Vacate { port, done: heir.clone() });
-                drop(heir);
+                self.send_to_workers(|| WorkerCommand::Vacate { port, released: release_sender.clone() });
+                drop(release_sender);
                 // Nothing is sent. The wait ends when the last sender is dropped, or at once if there was
                 // nothing to release.
-                let _ = vacated.recv_timeout(VACATE_TIMEOUT);
+                let _ = released.recv_timeout(VACATE_TIMEOUT);
                 bind(settings, self.cores)
             }
-            bound => bound,
+            result => result,
         }
     }
 }
@@ -74,21 +74,21 @@ impl ListenerSockets {
     /// # Errors
     /// A socket does not match its description.
     pub(crate) fn into_core_sockets(self) -> io::Result<(SocketAddr, Vec<Socket>)> {
-        let wrong = |why| io::Error::other(format!("the socket that was handed over {why}"));
-        let take = |socket: OwnedFd| {
+        let unusable = |reason| io::Error::other(format!("the socket that was handed over {reason}"));
+        let prepare = |socket: OwnedFd| {
             let socket = Socket::from(socket);
             if (socket.r#type()? == Type::DGRAM) != self.datagrams {
-                return Err(wrong("is of another kind"));
+                return Err(unusable("is of another kind"));
             }
             if self.datagrams {
                 udp::enable_local_address(&socket, &self.bound)?;
             } else if !socket.is_listener()? {
-                return Err(wrong("does not listen"));
+                return Err(unusable("does not listen"));
             }
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        Ok((self.bound, self.sockets.into_iter().map(take).collect::<io::Result<_>>()?))
+        Ok((self.bound, self.sockets.into_iter().map(prepare).collect::<io::Result<_>>()?))
     }
 }
 
@@ -115,16 +115,16 @@ pub(crate) fn distribute(
             }
         }
     }
-    let mut hands: Vec<Vec<Socket>> = (0..cores).map(|_| Vec::new()).collect();
-    for (place, socket) in sockets.iter().enumerate() {
-        hands[place % cores].push(socket.try_clone()?);
+    let mut core_sockets: Vec<Vec<Socket>> = (0..cores).map(|_| Vec::new()).collect();
+    for (index, socket) in sockets.iter().enumerate() {
+        core_sockets[index % cores].push(socket.try_clone()?);
     }
     if !settings.protocol.is_datagram() && !sockets.is_empty() {
-        for place in sockets.len()..cores {
-            hands[place].push(sockets[place % sockets.len()].try_clone()?);
+        for core in sockets.len()..cores {
+            core_sockets[core].push(sockets[core % sockets.len()].try_clone()?);
         }
     }
-    Ok(hands)
+    Ok(core_sockets)
 }
 
 fn bind_another(settings: &ListenerSettings, bound: SocketAddr) -> io::Result<Socket> {

@@ -54,10 +54,10 @@ impl DrainNotice<'_> {
 ///
 /// # Errors
 /// The reason of the failure, for people.
-pub(crate) fn send(settings: &DrainHookSettings, told: &DrainNotice<'_>) -> Result<(), String> {
-    let end = Instant::now() + settings.timeout;
-    let path = settings.path.replace("{member}", told.member);
-    let status = post(settings, &path, &told.body(), end).map_err(|error| match error.kind() {
+pub(crate) fn send(settings: &DrainHookSettings, notice: &DrainNotice<'_>) -> Result<(), String> {
+    let deadline = Instant::now() + settings.timeout;
+    let path = settings.path.replace("{member}", notice.member);
+    let status = post(settings, &path, &notice.body(), deadline).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             format!("no answer in {:?}", settings.timeout)
         }
@@ -68,58 +68,58 @@ pub(crate) fn send(settings: &DrainHookSettings, told: &DrainNotice<'_>) -> Resu
 }
 
 /// Sends the request and returns the status of the response.
-fn post(settings: &DrainHookSettings, path: &str, body: &str, end: Instant) -> io::Result<u16> {
+fn post(settings: &DrainHookSettings, path: &str, body: &str, deadline: Instant) -> io::Result<u16> {
     let DrainHookSettings { host, port, .. } = settings;
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "it has no address");
     let mut stream = None;
     for address in (&**host, *port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, time_left(end)?) {
-            Ok(connected) => {
-                stream = Some(connected);
+        match TcpStream::connect_timeout(&address, time_left(deadline)?) {
+            Ok(candidate) => {
+                stream = Some(candidate);
                 break;
             }
             Err(error) => failure = error,
         }
     }
     let Some(mut stream) = stream else { return Err(failure) };
-    let named = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
+    let host_name = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: {named}:{port}\r\nUser-Agent: plimsoll/{}\r\n\
+        "POST {path} HTTP/1.1\r\nHost: {host_name}:{port}\r\nUser-Agent: plimsoll/{}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         env!("CARGO_PKG_VERSION"),
         body.len()
     );
     // Short enough for the socket's buffer: only a kernel without memory makes it wait.
-    stream.set_write_timeout(Some(time_left(end)?))?;
+    stream.set_write_timeout(Some(time_left(deadline)?))?;
     stream.write_all((head + body).as_bytes())?;
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     loop {
-        stream.set_read_timeout(Some(time_left(end)?))?;
-        let mut piece = [0; READ_SIZE];
-        match stream.read(&mut piece)? {
+        stream.set_read_timeout(Some(time_left(deadline)?))?;
+        let mut buffer = [0; READ_SIZE];
+        match stream.read(&mut buffer)? {
             0 => return Err(io::Error::other("closed the connection before it answered")),
-            read => answer.extend_from_slice(piece.get(..read).unwrap_or_default()),
+            len => response.extend_from_slice(buffer.get(..len).unwrap_or_default()),
         }
-        if let Some(status) = http1::final_status(&answer, MAX_HEAD).map_err(io::Error::other)? {
+        if let Some(status) = http1::final_status(&response, MAX_HEAD).map_err(io::Error::other)? {
             return Ok(status);
         }
     }
 }
 
 /// Returns the remaining time; never zero, which sockets take as no limit.
-fn time_left(end: Instant) -> io::Result<Duration> {
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+fn time_left(deadline: Instant) -> io::Result<Duration> {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
 }
 
 /// Returns a string in JSON's syntax.
 fn json_string(text: &str) -> String {
     let mut quoted = String::from("\"");
-    for one in text.chars() {
-        match one {
-            '"' | '\\' => quoted.extend(['\\', one]),
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
             control if control < ' ' => quoted += &format!("\\u{:04x}", u32::from(control)),
-            _ => quoted.push(one),
+            _ => quoted.push(character),
         }
     }
     quoted.push('"');
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     /// Returns the result of a notification to a listener.
-    fn tells(listener: &TcpListener, timeout: Duration) -> Result<(), String> {
+    fn send_notice(listener: &TcpListener, timeout: Duration) -> Result<(), String> {
         let port = listener.local_addr().unwrap().port();
         let settings =
             DrainHookSettings { host: "127.0.0.1".into(), port, path: "/x?y={member}".into(), timeout };
@@ -143,47 +143,48 @@ mod tests {
     }
 
     /// Returns the result with this response, and the request that was received.
-    fn told(answer: &'static str) -> (Result<(), String>, String) {
+    fn send_to_server(response: &'static str) -> (Result<(), String>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let accepting = listener.try_clone().unwrap();
         let server = thread::spawn(move || {
             let (mut stream, _) = accepting.accept().unwrap();
-            let mut asked = String::new();
-            while !asked.ends_with('}') {
-                let mut piece = [0; 100];
-                let read = stream.read(&mut piece).unwrap();
-                asked += std::str::from_utf8(&piece[..read]).unwrap();
+            let mut request = String::new();
+            while !request.ends_with('}') {
+                let mut buffer = [0; 100];
+                let len = stream.read(&mut buffer).unwrap();
+                request += std::str::from_utf8(&buffer[..len]).unwrap();
             }
-            stream.write_all(answer.as_bytes()).unwrap();
-            asked
+            stream.write_all(response.as_bytes()).unwrap();
+            request
         });
-        let outcome = tells(&listener, Duration::from_secs(60));
+        let outcome = send_notice(&listener, Duration::from_secs(60));
         (outcome, server.join().unwrap())
     }
 
     #[test]
     fn whoever_keeps_the_state_is_told_once_and_waited_for() {
-        let (outcome, asked) = told("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n");
+        let (outcome, request) =
+            send_to_server("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n");
         assert_eq!(outcome, Ok(()));
-        assert!(asked.starts_with("POST /x?y=10.0.0.1:80 HTTP/1.1\r\nHost: 127.0.0.1:"), "{asked}");
+        assert!(request.starts_with("POST /x?y=10.0.0.1:80 HTTP/1.1\r\nHost: 127.0.0.1:"), "{request}");
         let body =
             r#"{"group": "a \"b\"", "member": "10.0.0.1:80", "share": 0.3, "epoch": 7, "reason": "alert"}"#;
-        assert!(asked.contains(&format!("Content-Length: {}\r\n", body.len())), "{asked}");
-        assert!(asked.ends_with(&format!("\r\n\r\n{body}")), "{asked}");
+        assert!(request.contains(&format!("Content-Length: {}\r\n", body.len())), "{request}");
+        assert!(request.ends_with(&format!("\r\n\r\n{body}")), "{request}");
     }
 
     #[test]
     fn what_went_wrong_is_said() {
-        for (answer, why) in [
+        for (response, expected) in [
             ("HTTP/1.1 503 Service Unavailable\r\n\r\n", "answered 503"),
             ("HTTP/1.1 20", "closed the connection"),
             ("what?\r\n\r\n", ""),
         ] {
-            let (outcome, _) = told(answer);
-            assert!(outcome.as_ref().unwrap_err().contains(why), "{outcome:?}");
+            let (outcome, _) = send_to_server(response);
+            assert!(outcome.as_ref().unwrap_err().contains(expected), "{outcome:?}");
         }
         // The socket listens, but the server does not even accept.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert_eq!(tells(&silent, Duration::from_millis(100)), Err("no answer in 100ms".into()));
+        assert_eq!(send_notice(&silent, Duration::from_millis(100)), Err("no answer in 100ms".into()));
     }
 }

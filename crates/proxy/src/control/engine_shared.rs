@@ -19,7 +19,7 @@ use crate::upstream::trace::{FinishedTrace, SpanCounters};
 pub(crate) struct EngineShared {
     pub(crate) clock: Clock,
     /// The time at which this process began; others may have carried the traffic before.
-    pub(crate) began: Time,
+    pub(crate) started_at: Time,
     pub(crate) control: Mutex<ControlPlane>,
     pub(crate) limits: Arc<ResourceLimits>,
     pub(crate) probes: Mutex<ProbeRunner>,

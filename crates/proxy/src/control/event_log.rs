@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 use crate::control::fleet_notifier::FleetNotifier;
 
 /// The number of events that are kept.
-const HISTORY: usize = 1000;
+const HISTORY_LEN: usize = 1000;
 
 /// An event with its sequence number and time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct SequencedEvent {
 pub(crate) struct EventLog {
     history: VecDeque<SequencedEvent>,
     seq: u64,
-    live: broadcast::Sender<SequencedEvent>,
+    sender: broadcast::Sender<SequencedEvent>,
     /// The events that are not in the process log yet, which begins with the listening addresses. They are
     /// known once the process is prepared.
     unlogged: Option<Vec<Event>>,
@@ -39,8 +39,8 @@ pub(crate) struct EventLog {
 impl EventLog {
     pub(crate) fn new() -> Self {
         let fleet = FleetNotifier::default();
-        let live = broadcast::channel(HISTORY).0;
-        Self { history: VecDeque::new(), seq: 0, live, unlogged: Some(Vec::new()), fleet }
+        let sender = broadcast::channel(HISTORY_LEN).0;
+        Self { history: VecDeque::new(), seq: 0, sender, unlogged: Some(Vec::new()), fleet }
     }
 
     /// Writes the events so far to the process log, and each further event at once.
@@ -50,20 +50,20 @@ impl EventLog {
 
     pub(crate) fn write(&mut self, event: Event) {
         self.seq += 1;
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let stamped = SequencedEvent { seq: self.seq, unix_ms: unix.as_millis() as u64, event };
+        let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let sequenced = SequencedEvent { seq: self.seq, unix_ms: unix_time.as_millis() as u64, event };
         match &mut self.unlogged {
-            None => log_event(&stamped.event),
-            Some(untold) if untold.len() < HISTORY => untold.push(stamped.event.clone()),
+            None => log_event(&sequenced.event),
+            Some(unlogged) if unlogged.len() < HISTORY_LEN => unlogged.push(sequenced.event.clone()),
             Some(_) => {}
         }
-        self.fleet.notify_event(&stamped.event);
-        if self.history.len() == HISTORY {
+        self.fleet.notify_event(&sequenced.event);
+        if self.history.len() == HISTORY_LEN {
             self.history.pop_front();
         }
-        self.history.push_back(stamped.clone());
+        self.history.push_back(sequenced.clone());
         // There may be no subscriber.
-        let _ = self.live.send(stamped);
+        let _ = self.sender.send(sequenced);
     }
 
     /// Returns the sequence number of the last event, and all kept events.
@@ -73,46 +73,51 @@ impl EventLog {
 
     /// Returns the kind of a group's last event among these kinds.
     pub(crate) fn last_kind(&self, group: &str, kinds: &[EventKind]) -> Option<EventKind> {
-        let of =
-            |stamped: &&SequencedEvent| &*stamped.event.group == group && kinds.contains(&stamped.event.kind);
-        self.history.iter().rev().find(of).map(|stamped| stamped.event.kind)
+        let is_match = |sequenced: &&SequencedEvent| {
+            &*sequenced.event.group == group && kinds.contains(&sequenced.event.kind)
+        };
+        self.history.iter().rev().find(is_match).map(|sequenced| sequenced.event.kind)
     }
 
     /// Returns the members of a group whose condition has begun and has not ended, by its two kinds of
     /// events.
-    pub(crate) fn active_members(&self, group: &str, [begins, ends]: [EventKind; 2]) -> BTreeSet<Arc<str>> {
-        let mut begun = BTreeSet::new();
+    pub(crate) fn active_members(
+        &self,
+        group: &str,
+        [begin_kind, end_kind]: [EventKind; 2],
+    ) -> BTreeSet<Arc<str>> {
+        let mut active = BTreeSet::new();
         for SequencedEvent { event, .. } in
-            self.history.iter().filter(|stamped| &*stamped.event.group == group)
+            self.history.iter().filter(|sequenced| &*sequenced.event.group == group)
         {
             let Some(member) = &event.member else { continue };
-            if event.kind == begins {
-                begun.insert(Arc::clone(member));
-            } else if event.kind == ends || event.kind == EventKind::Left {
-                begun.remove(member);
+            if event.kind == begin_kind {
+                active.insert(Arc::clone(member));
+            } else if event.kind == end_kind || event.kind == EventKind::Left {
+                active.remove(member);
             }
         }
-        begun
+        active
     }
 
     /// Continues the previous process's log: the events of this process follow those of the previous one.
-    pub(crate) fn resume(&mut self, seq: u64, before: Vec<SequencedEvent>) {
-        let own = std::mem::take(&mut self.history);
-        self.seq = seq.max(before.last().map_or(0, |last| last.seq));
-        self.history.extend(before.into_iter().rev().take(HISTORY).rev());
-        for mut stamped in own {
+    pub(crate) fn resume(&mut self, seq: u64, previous: Vec<SequencedEvent>) {
+        let own_history = std::mem::take(&mut self.history);
+        self.seq = seq.max(previous.last().map_or(0, |latest| latest.seq));
+        self.history.extend(previous.into_iter().rev().take(HISTORY_LEN).rev());
+        for mut sequenced in own_history {
             self.seq += 1;
-            stamped.seq = self.seq;
-            self.history.push_back(stamped);
+            sequenced.seq = self.seq;
+            self.history.push_back(sequenced);
         }
-        while self.history.len() > HISTORY {
+        while self.history.len() > HISTORY_LEN {
             self.history.pop_front();
         }
     }
 
     /// Writes an event of the whole process.
-    pub(crate) fn write_process_event(&mut self, kind: EventKind, why: String) {
-        self.write(Event { kind, group: "".into(), member: None, why, inputs: Vec::new() });
+    pub(crate) fn write_process_event(&mut self, kind: EventKind, message: String) {
+        self.write(Event { kind, group: "".into(), member: None, why: message, inputs: Vec::new() });
     }
 
     pub(crate) fn history(&self) -> Vec<SequencedEvent> {
@@ -120,7 +125,7 @@ impl EventLog {
     }
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<SequencedEvent> {
-        self.live.subscribe()
+        self.sender.subscribe()
     }
 }
 
@@ -151,18 +156,19 @@ mod tests {
 
     #[test]
     fn the_log_says_nothing_before_it_is_to() {
-        let mut journal = EventLog::new();
-        (0..HISTORY + 5).for_each(|count| journal.write_process_event(EventKind::Changed, count.to_string()));
-        assert_eq!(journal.unlogged.as_ref().map(Vec::len), Some(HISTORY), "bounded");
-        assert_eq!(journal.history().len(), HISTORY, "whoever asks is told at once");
-        journal.start_logging();
-        journal.write_process_event(EventKind::Changed, "now".into());
-        assert_eq!(journal.unlogged, None);
+        let mut event_log = EventLog::new();
+        (0..HISTORY_LEN + 5)
+            .for_each(|count| event_log.write_process_event(EventKind::Changed, count.to_string()));
+        assert_eq!(event_log.unlogged.as_ref().map(Vec::len), Some(HISTORY_LEN), "bounded");
+        assert_eq!(event_log.history().len(), HISTORY_LEN, "whoever asks is told at once");
+        event_log.start_logging();
+        event_log.write_process_event(EventKind::Changed, "now".into());
+        assert_eq!(event_log.unlogged, None);
     }
 
     #[test]
     fn what_has_begun_goes_on_until_it_is_over_or_the_member_has_left() {
-        let mut journal = EventLog::new();
+        let mut event_log = EventLog::new();
         let kinds = [EventKind::Slow, EventKind::SlowEnded];
         for (group, member, kind) in [
             ("web", "a", EventKind::Slow),
@@ -173,26 +179,33 @@ mod tests {
             ("web", "c", EventKind::Left),
             ("web", "a", EventKind::Down),
         ] {
-            let (why, inputs) = (String::new(), Vec::new());
-            journal.write(Event { kind, group: group.into(), member: Some(member.into()), why, inputs });
+            let (message, inputs) = (String::new(), Vec::new());
+            event_log.write(Event {
+                kind,
+                group: group.into(),
+                member: Some(member.into()),
+                why: message,
+                inputs,
+            });
         }
-        assert_eq!(journal.active_members("web", kinds), BTreeSet::from(["a".into()]));
+        assert_eq!(event_log.active_members("web", kinds), BTreeSet::from(["a".into()]));
     }
 
     #[test]
     fn what_happened_in_the_process_before_comes_first() {
-        let mut before = EventLog::new();
-        (0..HISTORY + 5).for_each(|count| before.write_process_event(EventKind::Changed, count.to_string()));
-        let mut after = EventLog::new();
-        after.write_process_event(EventKind::Joined, "own".into());
-        let (seq, history) = before.snapshot();
-        after.resume(seq, history.iter().cloned().collect());
-        after.write_process_event(EventKind::Upgraded, "last".into());
-        let all = after.history();
-        assert_eq!(all.len(), HISTORY);
-        let seqs: Vec<u64> = all.iter().map(|stamped| stamped.seq).collect();
-        assert!(seqs.is_sorted_by(|one, next| one + 1 == *next), "{seqs:?}");
-        assert_eq!(all[HISTORY - 2].event.why, "own");
-        assert_eq!(all[HISTORY - 1].seq, seq + 2);
+        let mut old_log = EventLog::new();
+        (0..HISTORY_LEN + 5)
+            .for_each(|count| old_log.write_process_event(EventKind::Changed, count.to_string()));
+        let mut new_log = EventLog::new();
+        new_log.write_process_event(EventKind::Joined, "own".into());
+        let (seq, history) = old_log.snapshot();
+        new_log.resume(seq, history.iter().cloned().collect());
+        new_log.write_process_event(EventKind::Upgraded, "last".into());
+        let events = new_log.history();
+        assert_eq!(events.len(), HISTORY_LEN);
+        let seqs: Vec<u64> = events.iter().map(|sequenced| sequenced.seq).collect();
+        assert!(seqs.is_sorted_by(|previous, next| previous + 1 == *next), "{seqs:?}");
+        assert_eq!(events[HISTORY_LEN - 2].event.why, "own");
+        assert_eq!(events[HISTORY_LEN - 1].seq, seq + 2);
     }
 }

@@ -16,38 +16,38 @@ use crate::runtime::sync::lock;
 /// The version of the shape of [`GroupExplanation`].
 const SCHEMA: u32 = 1;
 /// The maximum number of events of a member, and of the group as a whole.
-const EVENTS: usize = 10;
+const MAX_EVENTS: usize = 10;
 
 /// Implements [`Engine::explain`](crate::Engine::explain).
 pub(crate) fn explain(inner: &EngineShared, group: &str) -> Option<GroupExplanation> {
     let control = lock(&inner.control);
-    let ruled = control.groups.get(group)?;
+    let group_state = control.groups.get(group)?;
     let now = inner.clock.now();
-    let settings = Arc::clone(&ruled.settings);
+    let settings = Arc::clone(&group_state.settings);
     let spec = &settings.spec;
-    let mut events = happenings(&control.event_log.history(), group);
-    let published = ruled.group.published();
-    let planned: BTreeMap<MemberId, &Member> =
+    let mut events = recent_events(&control.event_log.history(), group);
+    let published = group_state.group.published();
+    let planned_members: BTreeMap<MemberId, &Member> =
         published.plan.members().iter().map(|member| (member.id, member)).collect();
-    let members = ruled.analyzer.status(now).into_iter().zip(&settings.spec.members);
+    let members = group_state.analyzer.status(now).into_iter().zip(&settings.spec.members);
     let mut alerts: BTreeMap<MemberId, AlertExplanation> =
-        ruled.analyzer.alerts().map(|alert| (alert.member, explain_alert(alert, now))).collect();
-    let moved: BTreeMap<MemberId, u64> = ruled
+        group_state.analyzer.alerts().map(|alert| (alert.member, explain_alert(alert, now))).collect();
+    let moved: BTreeMap<MemberId, u64> = group_state
         .analyzer
         .members()
-        .filter_map(|(id, ..)| Some((id, status_report::moved_sessions(ruled.record(id)?))))
+        .filter_map(|(id, ..)| Some((id, status_report::moved_sessions(group_state.record(id)?))))
         .collect();
-    let counted: BTreeMap<MemberId, f64> = ruled.analyzer.current_loads(now).collect();
-    let verdict = ruled.analyzer.verdict();
+    let counted_loads: BTreeMap<MemberId, f64> = group_state.analyzer.current_loads(now).collect();
+    let verdict = group_state.analyzer.verdict();
     // The rest takes long with many members.
     drop(control);
-    let knobs = spec.strategy.params.iter().zip(&published.plan.params().0);
+    let strategy_params = spec.strategy.params.iter().zip(&published.plan.params().0);
     Some(GroupExplanation {
         schema: SCHEMA,
         name: spec.name.to_string(),
         strategy: spec.strategy.name.to_owned(),
         balancing_disabled: false,
-        knobs: knobs.map(|(knob, value)| (knob.name.to_owned(), *value)).collect(),
+        knobs: strategy_params.map(|(param, value)| (param.name.to_owned(), *value)).collect(),
         weight: None,
         verdict,
         monitor: None,
@@ -57,7 +57,13 @@ pub(crate) fn explain(inner: &EngineShared, group: &str) -> Option<GroupExplanat
                 moved: moved.get(&id).copied().unwrap_or_default(),
                 alert: alerts.remove(&id),
                 limit: Some(spec.limit).filter(|limit| *limit < u32::MAX),
-                ..member(status, planned.get(&id).copied(), counted.get(&id).copied(), &published.plan, now)
+                ..member(
+                    status,
+                    planned_members.get(&id).copied(),
+                    counted_loads.get(&id).copied(),
+                    &published.plan,
+                    now,
+                )
             })
             .collect(),
         events: events.remove(&None).unwrap_or_default(),
@@ -68,17 +74,17 @@ pub(crate) fn explain(inner: &EngineShared, group: &str) -> Option<GroupExplanat
 /// from its reports.
 fn member(
     status: MemberStatus,
-    planned: Option<&Member>,
-    counted: Option<f64>,
+    plan_member: Option<&Member>,
+    counted_load: Option<f64>,
     plan: &Plan,
     now: Time,
 ) -> MemberExplanation {
-    let counted = counted.map(|load| ("load_counted", load));
-    let figures = planned.map_or_else(Vec::new, |member| plan.explain(member, now));
-    let figures = counted.into_iter().chain(figures).filter(|(_, value)| value.is_finite());
-    let refuses = planned.and_then(|member| plan.refusal_message(member, now));
-    let why = match (planned, &refuses) {
-        (_, Some(refuses)) => format!("{refuses}; {}", status.why),
+    let load_figure = counted_load.map(|load| ("load_counted", load));
+    let figures = plan_member.map_or_else(Vec::new, |member| plan.explain(member, now));
+    let figures = load_figure.into_iter().chain(figures).filter(|(_, value)| value.is_finite());
+    let refusal = plan_member.and_then(|member| plan.refusal_message(member, now));
+    let reason = match (plan_member, &refusal) {
+        (_, Some(refusal)) => format!("{refusal}; {}", status.why),
         (Some(_), _) if !status.state.is_eligible() => {
             format!("{}; used all the same, because no member can be (when_all_down)", status.why)
         }
@@ -88,11 +94,11 @@ fn member(
         name: status.name,
         address: status.address,
         state: status.state,
-        eligible: planned.is_some() && refuses.is_none(),
-        why,
+        eligible: plan_member.is_some() && refusal.is_none(),
+        why: reason,
         since_seconds: status.since_seconds,
         capacity: status.capacity,
-        weight: planned.map_or(status.weight, |member| member.weight),
+        weight: plan_member.map_or(status.weight, |member| member.weight),
         in_flight: status.in_flight,
         moved: 0,
         alert: None,
@@ -118,26 +124,27 @@ fn explain_alert(alert: &LoadAlert, now: Time) -> AlertExplanation {
 }
 
 /// Returns the last events of each member of a group, and of the group as a whole, oldest first.
-fn happenings(history: &[SequencedEvent], group: &str) -> BTreeMap<Option<String>, Vec<LoggedEvent>> {
-    let mut all: BTreeMap<Option<String>, Vec<LoggedEvent>> = BTreeMap::new();
-    for stamped in history.iter().rev().filter(|stamped| *stamped.event.group == *group) {
-        let of = all.entry(stamped.event.member.as_deref().map(str::to_owned)).or_default();
-        if of.len() < EVENTS {
-            of.push(happening(stamped));
+fn recent_events(history: &[SequencedEvent], group: &str) -> BTreeMap<Option<String>, Vec<LoggedEvent>> {
+    let mut by_member: BTreeMap<Option<String>, Vec<LoggedEvent>> = BTreeMap::new();
+    for sequenced in history.iter().rev().filter(|sequenced| *sequenced.event.group == *group) {
+        let member_events =
+            by_member.entry(sequenced.event.member.as_deref().map(str::to_owned)).or_default();
+        if member_events.len() < MAX_EVENTS {
+            member_events.push(logged_event(sequenced));
         }
     }
-    all.values_mut().for_each(|events| events.reverse());
-    all
+    by_member.values_mut().for_each(|events| events.reverse());
+    by_member
 }
 
-fn happening(stamped: &SequencedEvent) -> LoggedEvent {
-    let event = &stamped.event;
+fn logged_event(sequenced: &SequencedEvent) -> LoggedEvent {
+    let event = &sequenced.event;
     // JSON cannot represent infinity.
     let inputs: BTreeMap<String, f64> =
         event.inputs.iter().filter(|(_, value)| value.is_finite()).cloned().collect();
     LoggedEvent {
-        seq: stamped.seq,
-        unix_ms: stamped.unix_ms,
+        seq: sequenced.seq,
+        unix_ms: sequenced.unix_ms,
         kind: event.kind,
         why: event.why.clone(),
         inputs,
@@ -145,15 +152,15 @@ fn happening(stamped: &SequencedEvent) -> LoggedEvent {
 }
 
 /// Returns a strategy with its settings, as written in a configuration file.
-pub(crate) fn describe_strategy(strategy: &Strategy, knobs: &StrategyParams) -> String {
-    let set: Vec<String> = strategy
+pub(crate) fn describe_strategy(strategy: &Strategy, params: &StrategyParams) -> String {
+    let settings: Vec<String> = strategy
         .params
         .iter()
-        .zip(&knobs.0)
-        .map(|(knob, value)| format!("{} = {value}", knob.name))
+        .zip(&params.0)
+        .map(|(param, value)| format!("{} = {value}", param.name))
         .collect();
-    match set.as_slice() {
+    match settings.as_slice() {
         [] => strategy.name.into(),
-        _ => format!("{} {{ {} }}", strategy.name, set.join(", ")),
+        _ => format!("{} {{ {} }}", strategy.name, settings.join(", ")),
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct GroupState {
     pub(crate) group: Arc<SharedGroup>,
     pub(crate) settings: Arc<GroupSettings>,
     /// The settings as last given: equal to `settings`, but perhaps another allocation.
-    pub(crate) given: Arc<GroupSettings>,
+    pub(crate) configured: Arc<GroupSettings>,
     pub(super) records: BTreeMap<MemberId, Arc<MemberRecord>>,
     /// The sessions that left members, as far as events have reported them.
     pub(crate) reported_moves: BTreeMap<MemberId, u64>,
@@ -57,7 +57,7 @@ impl GroupState {
     pub(crate) fn new(
         settings: Arc<GroupSettings>,
         cores: usize,
-        wires: ControlChannels,
+        channels: ControlChannels,
         host: &Arc<HostMeter>,
         idle_backoff: IdleBackoff,
         now: Time,
@@ -66,8 +66,8 @@ impl GroupState {
         analyzer.set_balancer_seed(process_seed());
         analyzer.refill_buckets(settings.max_rate, now);
         let mut records = BTreeMap::new();
-        let first = publication(&mut analyzer, &mut records, &settings, cores, now);
-        let first = first.unwrap_or_else(|| PublishedPlan {
+        let initial_plan = publication(&mut analyzer, &mut records, &settings, cores, now);
+        let initial_plan = initial_plan.unwrap_or_else(|| PublishedPlan {
             plan: plimsoll_brain::Plan::new(settings.spec.strategy, settings.spec.params.clone(), Vec::new()),
             records: Vec::new(),
             others: Vec::new(),
@@ -75,13 +75,13 @@ impl GroupState {
             draining_plan: None,
             settings: Arc::clone(&settings),
         });
-        let group = SharedGroup::new(first, cores, wires, host);
+        let group = SharedGroup::new(initial_plan, cores, channels, host);
         let ids = ids(&analyzer);
         let hosts = MemberHosts::new(&analyzer, &settings);
         Self {
             analyzer,
             group,
-            given: Arc::clone(&settings),
+            configured: Arc::clone(&settings),
             settings,
             records,
             reported_moves: BTreeMap::new(),
@@ -106,29 +106,31 @@ impl GroupState {
         self.analyzer.refill_buckets(settings.max_rate, now);
         self.ids = ids(&self.analyzer);
         self.hosts = MemberHosts::new(&self.analyzer, &settings);
-        (self.settings, self.given) = (Arc::clone(&settings), settings);
-        let next = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now);
-        let next = next.unwrap_or_else(|| {
-            let before = self.group.published();
+        (self.settings, self.configured) = (Arc::clone(&settings), settings);
+        let next_plan = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now);
+        let next_plan = next_plan.unwrap_or_else(|| {
+            let previous = self.group.published();
             PublishedPlan {
-                plan: before.plan.clone(),
-                records: before.records.clone(),
-                others: before.others.clone(),
-                draining: before.draining.clone(),
-                draining_plan: draining_plan(&self.analyzer, &self.records, &self.settings, &before.plan),
+                plan: previous.plan.clone(),
+                records: previous.records.clone(),
+                others: previous.others.clone(),
+                draining: previous.draining.clone(),
+                draining_plan: draining_plan(&self.analyzer, &self.records, &self.settings, &previous.plan),
                 settings: Arc::clone(&self.settings),
             }
         });
-        self.group.publish(next);
+        self.group.publish(next_plan);
     }
 
     /// Publishes a new plan if there is one, and writes the events.
-    pub(crate) fn publish_changes(&mut self, cores: usize, now: Time, journal: &mut EventLog) {
-        if let Some(next) = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now) {
-            self.group.publish(next);
+    pub(crate) fn publish_changes(&mut self, cores: usize, now: Time, event_log: &mut EventLog) {
+        if let Some(next_plan) =
+            publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now)
+        {
+            self.group.publish(next_plan);
         }
         while let Some(event) = self.analyzer.poll_event() {
-            journal.write(event);
+            event_log.write(event);
         }
     }
 
@@ -137,18 +139,19 @@ impl GroupState {
     }
 
     /// Returns the member at an address, or all members at a host.
-    pub(super) fn members_at(&self, place: &str) -> Vec<MemberId> {
-        let bare = place.strip_prefix('[').and_then(|place| place.strip_suffix(']')).unwrap_or(place);
-        let (address, ip) = (place.parse::<SocketAddr>().ok(), bare.parse::<IpAddr>().ok());
-        let here = |spec: &MemberSpec| {
+    pub(super) fn members_at(&self, address_text: &str) -> Vec<MemberId> {
+        let ip_text =
+            address_text.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(address_text);
+        let (address, ip) = (address_text.parse::<SocketAddr>().ok(), ip_text.parse::<IpAddr>().ok());
+        let is_at = |spec: &MemberSpec| {
             let host = spec.name.rsplit_once(':').map_or(&*spec.name, |(host, _)| host);
             match (address, ip) {
                 (Some(address), _) => spec.address == address,
                 (None, Some(ip)) => spec.address.ip().to_canonical() == ip.to_canonical(),
-                (None, None) => host.eq_ignore_ascii_case(place),
+                (None, None) => host.eq_ignore_ascii_case(address_text),
             }
         };
-        self.analyzer.members().filter(|(_, spec, _)| here(spec)).map(|(id, ..)| id).collect()
+        self.analyzer.members().filter(|(_, spec, _)| is_at(spec)).map(|(id, ..)| id).collect()
     }
 
     pub(crate) fn record(&self, member: MemberId) -> Option<&Arc<MemberRecord>> {
@@ -156,7 +159,7 @@ impl GroupState {
     }
 
     /// Writes an event for each member whose sessions moved since the last call, with their targets.
-    pub(super) fn report_moves(&mut self, journal: &mut EventLog) {
+    pub(super) fn report_moves(&mut self, event_log: &mut EventLog) {
         self.reported_moves.retain(|member, _| self.records.contains_key(member));
         for (id, record) in &self.records {
             if status_report::moved_sessions(record)
@@ -164,106 +167,109 @@ impl GroupState {
             {
                 continue;
             }
-            let told = self.reported_moves.entry(*id).or_default();
+            let reported = self.reported_moves.entry(*id).or_default();
             // A core may be between counting a session and recording its target; then the next call reports
             // it.
             let mut targets = RebindTargets::new();
-            record.own_counters().for_each(|stripe| stripe.rebinds.drain_into(&mut targets));
+            record.own_counters().for_each(|counters| counters.rebinds.drain_into(&mut targets));
             record.leases.rebinds.drain_into(&mut targets);
             if targets.is_empty() {
                 continue;
             }
-            *told = told.wrapping_add(targets.values().sum());
-            let total = *told;
-            let name = |wanted: MemberId| {
+            *reported = reported.wrapping_add(targets.values().sum());
+            let reported_total = *reported;
+            let name_of = |wanted_id: MemberId| {
                 self.analyzer
                     .members()
-                    .find(|(id, ..)| *id == wanted)
+                    .find(|(id, ..)| *id == wanted_id)
                     .map(|(_, spec, _)| spec.name.to_string())
             };
             let alert = self.analyzer.last_alert(*id);
-            let from = name(*id).unwrap_or_default();
-            journal.write(rebind_events::rebind_event(
-                (&self.group.name, &from),
+            let member_name = name_of(*id).unwrap_or_default();
+            event_log.write(rebind_events::rebind_event(
+                (&self.group.name, &member_name),
                 &targets,
                 alert,
-                total,
-                name,
+                reported_total,
+                name_of,
             ));
         }
     }
 
     /// Writes an event if shedding has begun or ended since the last call.
-    pub(super) fn report_shedding(&mut self, now: Time, journal: &mut EventLog) {
-        let refused = SheddingTracker::REASONS.map(|reason| self.group.rejected(reason));
-        let own = self.records.values().flat_map(|record| record.own_counters());
-        let ended = own.map(|stripe| stripe.requests.value()).fold(0, u64::wrapping_add);
+    pub(super) fn report_shedding(&mut self, now: Time, event_log: &mut EventLog) {
+        let rejected = SheddingTracker::REASONS.map(|reason| self.group.rejected(reason));
+        let all_counters = self.records.values().flat_map(|record| record.own_counters());
+        let completed = all_counters.map(|counters| counters.requests.value()).fold(0, u64::wrapping_add);
         let in_flight = self.analyzer.members().map(|(_, _, vitals)| vitals.in_flight()).sum();
-        if let Some(mut event) = self.shedding.sample((refused, ended), in_flight, &self.group.name, now) {
+        if let Some(mut event) = self.shedding.sample((rejected, completed), in_flight, &self.group.name, now)
+        {
             let spec = &self.settings.spec;
-            let rejects = spec.params.get(spec.strategy, "reject").is_some_and(|reject| reject > 0.0);
-            if rejects && event.kind == plimsoll_brain::EventKind::Shedding {
+            let rejects_at_limit =
+                spec.params.get(spec.strategy, "reject").is_some_and(|reject| reject > 0.0);
+            if rejects_at_limit && event.kind == plimsoll_brain::EventKind::Shedding {
                 event.why.push_str(", or their loads are at `reject`");
             }
-            journal.write(event);
+            event_log.write(event);
         }
-        let refused = self.shedding.recent_count();
-        if refused > 0 {
-            self.shedding.attribute(refused, &self.members_without_room(now));
+        let recent_rejections = self.shedding.recent_count();
+        if recent_rejections > 0 {
+            self.shedding.attribute(recent_rejections, &self.members_without_room(now));
         }
     }
 
     /// Returns the members that take no request at the moment, each with the reason.
     fn members_without_room(&self, now: Time) -> Vec<(MemberId, &'static str)> {
         let published = self.group.published();
-        let planned: BTreeMap<MemberId, &Member> =
+        let planned_members: BTreeMap<MemberId, &Member> =
             published.plan.members().iter().map(|member| (member.id, member)).collect();
-        let reason = |(id, state): (MemberId, MemberState)| {
-            let reason = match planned.get(&id) {
+        let rejection_reason = |(id, state): (MemberId, MemberState)| {
+            let reason = match planned_members.get(&id) {
                 Some(member) => published.plan.refusal_reason(member, now)?.label(),
                 None => state.glyph_and_label().1,
             };
             Some((id, reason))
         };
-        self.analyzer.states().filter_map(reason).collect()
+        self.analyzer.states().filter_map(rejection_reason).collect()
     }
 
     /// Writes events for members that have become slow, or no longer are, since the last call. `requests` is
     /// `true` if response times show a member's speed.
-    pub(super) fn report_slow(&mut self, requests: bool, now: Time, journal: &mut EventLog) {
-        let pace = |(id, spec, _): (MemberId, &MemberSpec, _)| {
-            let (answers, median) = self.history.response_times(id, &MIDDLES);
-            let median = median.filter(|_| requests);
-            ResponseTimes { member: id, name: Arc::clone(&spec.name), responses: answers, median }
+    pub(super) fn report_slow(&mut self, carries_requests: bool, now: Time, event_log: &mut EventLog) {
+        let response_times = |(id, spec, _): (MemberId, &MemberSpec, _)| {
+            let (responses, median) = self.history.response_times(id, &MIDDLES);
+            let median = median.filter(|_| carries_requests);
+            ResponseTimes { member: id, name: Arc::clone(&spec.name), responses, median }
         };
-        let paces: Vec<ResponseTimes> = self.analyzer.members().take(MAX_TIMED).map(pace).collect();
-        for event in self.slow_members.compare(&paces, &self.group.name, now) {
-            journal.write(event);
+        let all_response_times: Vec<ResponseTimes> =
+            self.analyzer.members().take(MAX_TIMED).map(response_times).collect();
+        for event in self.slow_members.compare(&all_response_times, &self.group.name, now) {
+            event_log.write(event);
         }
     }
 
     /// Restores the slow members that the previous process recorded.
-    pub(crate) fn resume_slow(&mut self, journal: &EventLog, now: Time) {
-        let slow = journal.active_members(&self.group.name, SlowMembers::KINDS);
-        let slow: Vec<MemberId> = slow.iter().filter_map(|name| self.id(name)).collect();
-        self.slow_members.resume(slow, now);
+    pub(crate) fn resume_slow(&mut self, event_log: &EventLog, now: Time) {
+        let slow_names = event_log.active_members(&self.group.name, SlowMembers::KINDS);
+        let slow_ids: Vec<MemberId> = slow_names.iter().filter_map(|name| self.id(name)).collect();
+        self.slow_members.resume(slow_ids, now);
     }
 
     pub(super) fn totals(&self) -> Vec<(MemberId, MemberTraffic)> {
-        let total = |record: &MemberRecord| MemberTraffic {
-            requests: record.all_counters().map(|stripe| stripe.requests.value()).sum(),
-            failures: record.all_counters().map(|stripe| stripe.failures.value()).sum(),
+        let traffic_of = |record: &MemberRecord| MemberTraffic {
+            requests: record.all_counters().map(|counters| counters.requests.value()).sum(),
+            failures: record.all_counters().map(|counters| counters.failures.value()).sum(),
         };
-        self.records.iter().map(|(member, record)| (*member, total(record))).collect()
+        self.records.iter().map(|(member, record)| (*member, traffic_of(record))).collect()
     }
 }
 
 impl GroupState {
     /// Counts another second, and returns `true` if the group is to be examined.
     pub(super) fn advance_second(&mut self) -> bool {
-        let (analyzer, lent) = (&self.analyzer, self.has_leases);
-        let busy = || lent || analyzer.members().any(|(_, _, vitals)| vitals.in_flight() > 0);
-        self.idle_backoff.advance(self.group.begun(), busy)
+        let (analyzer, has_leases) = (&self.analyzer, self.has_leases);
+        let is_busy = || has_leases || analyzer.members().any(|(_, _, vitals)| vitals.in_flight() > 0);
+        self.idle_backoff.advance(self.group.begun(), is_busy)
     }
 
     /// Returns `true` if there has been no traffic for a while, so that the group need not be examined.
@@ -272,7 +278,7 @@ impl GroupState {
     }
 
     /// Samples the traffic if it is time, and returns the time until the next sample.
-    pub(super) fn sample_traffic(&mut self, requests: bool, lag: Duration, now: Time) -> Duration {
+    pub(super) fn sample_traffic(&mut self, carries_requests: bool, lag: Duration, now: Time) -> Duration {
         self.analyzer.record_loop_delay(lag);
         if self.is_idle() {
             return IDLE_SAMPLE_INTERVAL;
@@ -280,9 +286,9 @@ impl GroupState {
         if self.next_sample > now {
             return self.next_sample.since(now);
         }
-        let rest = self.analyzer.watch(requests, now);
-        self.next_sample = now + rest;
-        rest
+        let delay = self.analyzer.watch(carries_requests, now);
+        self.next_sample = now + delay;
+        delay
     }
 }
 
@@ -293,9 +299,9 @@ impl GroupState {
         if self.settings.max_rate.is_none() {
             return LIMIT_CHECK_INTERVAL;
         }
-        let room = self.analyzer.refill_buckets(self.settings.max_rate, now);
+        let capacity = self.analyzer.refill_buckets(self.settings.max_rate, now);
         let waiting = u32::try_from(self.group.wait_queue.waiting()).unwrap_or(u32::MAX);
-        (0..room.min(waiting)).for_each(|_| self.group.wait_queue.wake_one());
+        (0..capacity.min(waiting)).for_each(|_| self.group.wait_queue.wake_one());
         REFILL_INTERVAL
     }
 }

@@ -42,12 +42,12 @@ const MIN_SAMPLE_INTERVAL: f64 = 0.5;
 #[derive(Default)]
 pub(crate) struct GroupHistory {
     samples: VecDeque<HistorySample>,
-    last: Option<GroupTotals>,
+    last_totals: Option<GroupTotals>,
     /// The latency histograms at the end of each of the last samples.
     latencies: VecDeque<Vec<u64>>,
     members: BTreeMap<MemberId, MemberHistory>,
     /// For members that may have a chart line: the number of samples before their first.
-    idle_before: BTreeMap<MemberId, u64>,
+    idle_since_sample: BTreeMap<MemberId, u64>,
     /// The number of samples so far.
     count: u64,
 }
@@ -55,7 +55,7 @@ pub(crate) struct GroupHistory {
 /// The sample of one second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct HistorySample {
-    at: Time,
+    sampled_at: Time,
     offered: f32,
     completed: f32,
     failed: f32,
@@ -67,7 +67,7 @@ struct HistorySample {
 /// The counters of a group so far, and its work in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct GroupTotals {
-    at: Time,
+    sampled_at: Time,
     ended: u64,
     failures: u64,
     rejected: u64,
@@ -79,7 +79,7 @@ struct GroupTotals {
 /// The counters of a member so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct MemberTotals {
-    at: Time,
+    sampled_at: Time,
     requests: u64,
     failures: u64,
     moved: u64,
@@ -93,32 +93,32 @@ struct MemberHistory {
     /// The counters at the ends of the last samples, a minute at most.
     counts: VecDeque<MemberTotals>,
     /// The chart line, as long as the group's samples.
-    line: VecDeque<MemberSecond>,
-    times: Option<DecayingHistogram>,
+    seconds: VecDeque<MemberSecond>,
+    response_times: Option<DecayingHistogram>,
 }
 
 /// A latency histogram in which old requests weigh less.
 struct DecayingHistogram {
-    last: Vec<u64>,
+    last_counts: Vec<u64>,
     counts: Vec<f32>,
 }
 
 impl DecayingHistogram {
     fn new(counts: &[u64]) -> Self {
-        Self { last: counts.to_vec(), counts: vec![0.0; counts.len()] }
+        Self { last_counts: counts.to_vec(), counts: vec![0.0; counts.len()] }
     }
 
     fn add(&mut self, counts: &[u64], seconds: f64) {
-        let kept = (-seconds / HALF_LIFE).exp2() as f32;
-        for ((own, last), count) in self.counts.iter_mut().zip(&mut self.last).zip(counts) {
-            *own = *own * kept + count.wrapping_sub(*last) as f32;
-            *last = *count;
+        let decay = (-seconds / HALF_LIFE).exp2() as f32;
+        for ((decayed, last_count), count) in self.counts.iter_mut().zip(&mut self.last_counts).zip(counts) {
+            *decayed = *decayed * decay + count.wrapping_sub(*last_count) as f32;
+            *last_count = *count;
         }
     }
 
     fn fade(&mut self, seconds: f64) {
-        let kept = (-seconds / HALF_LIFE).exp2() as f32;
-        self.counts.iter_mut().for_each(|own| *own *= kept);
+        let decay = (-seconds / HALF_LIFE).exp2() as f32;
+        self.counts.iter_mut().for_each(|decayed| *decayed *= decay);
     }
 
     fn quantile(&self, share: f64, middles: &[f64]) -> Option<f64> {
@@ -128,16 +128,16 @@ impl DecayingHistogram {
 
 /// Returns a quantile of a histogram, in seconds; `None` with less than half a request.
 fn quantile(counts: impl Iterator<Item = f64> + Clone, share: f64, middles: &[f64]) -> Option<f64> {
-    let all: f64 = counts.clone().sum();
-    if all < 0.5 {
+    let total: f64 = counts.clone().sum();
+    if total < 0.5 {
         return None;
     }
     let mut seen = 0.0;
-    let found = counts.zip(middles).find(|(count, _)| {
+    let bucket = counts.zip(middles).find(|(count, _)| {
         seen += count;
-        seen >= share * all && *count > 0.0
+        seen >= share * total && *count > 0.0
     });
-    found.map(|(_, middle)| *middle)
+    bucket.map(|(_, middle)| *middle)
 }
 
 /// A member's counters and gauges at the end of a second.
@@ -161,65 +161,69 @@ impl GroupHistory {
     /// Adds a sample, with chart lines for at most `most` members.
     fn add(
         &mut self,
-        now: GroupTotals,
+        totals: GroupTotals,
         latencies: &[u64],
         members: Vec<MemberSample>,
-        most: usize,
+        max_charted: usize,
         middles: &[f64],
     ) {
-        let before = self.last;
-        if let Some(before) = before
-            && now.at.since(before.at).as_secs_f64() < MIN_SAMPLE_INTERVAL
+        let previous = self.last_totals;
+        if let Some(previous) = previous
+            && totals.sampled_at.since(previous.sampled_at).as_secs_f64() < MIN_SAMPLE_INTERVAL
         {
             return;
         }
-        self.finish_second(before, now, latencies.to_vec(), middles);
-        let here: BTreeSet<MemberId> = members.iter().map(|seen| seen.id).collect();
-        self.members.retain(|id, _| here.contains(id));
+        self.finish_second(previous, totals, latencies.to_vec(), middles);
+        let present: BTreeSet<MemberId> = members.iter().map(|sample| sample.id).collect();
+        self.members.retain(|id, _| present.contains(id));
         // Another group may have been added, so that this one may have fewer lines.
-        let draws: BTreeSet<MemberId> = members.iter().take(most).map(|seen| seen.id).collect();
-        self.idle_before.retain(|id, _| draws.contains(id));
+        let charted: BTreeSet<MemberId> = members.iter().take(max_charted).map(|sample| sample.id).collect();
+        self.idle_since_sample.retain(|id, _| charted.contains(id));
         let length = self.samples.len();
-        for (place, seen) in members.into_iter().enumerate() {
-            let drawn = place < most;
-            let came = drawn.then(|| *self.idle_before.entry(seen.id).or_insert(self.count));
-            let since = self.count - came.unwrap_or(self.count);
-            let track = match self.members.entry(seen.id) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(_) if !seen.is_active() => continue,
-                Entry::Vacant(fresh) => {
-                    fresh.insert(MemberHistory::new_idle(since, &seen, before.map(|before| before.at)))
-                }
+        for (index, sample) in members.into_iter().enumerate() {
+            let is_charted = index < max_charted;
+            let idle_since =
+                is_charted.then(|| *self.idle_since_sample.entry(sample.id).or_insert(self.count));
+            let idle_samples = self.count - idle_since.unwrap_or(self.count);
+            let history = match self.members.entry(sample.id) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(_) if !sample.is_active() => continue,
+                Entry::Vacant(entry) => entry.insert(MemberHistory::new_idle(
+                    idle_samples,
+                    &sample,
+                    previous.map(|previous| previous.sampled_at),
+                )),
             };
-            track.add(&seen, drawn.then_some(length));
+            history.add(&sample, is_charted.then_some(length));
         }
     }
 
     /// Adds a sample in which nothing happened.
     pub(crate) fn add_idle(&mut self, middles: &[f64], now: Time) {
-        let Some(before) =
-            self.last.filter(|before| now.since(before.at).as_secs_f64() >= MIN_SAMPLE_INTERVAL)
+        let Some(previous) = self
+            .last_totals
+            .filter(|previous| now.since(previous.sampled_at).as_secs_f64() >= MIN_SAMPLE_INTERVAL)
         else {
             return;
         };
         let latencies = self.latencies.back().cloned().unwrap_or_default();
-        self.finish_second(Some(before), GroupTotals { at: now, ..before }, latencies, middles);
+        self.finish_second(Some(previous), GroupTotals { sampled_at: now, ..previous }, latencies, middles);
         let length = self.samples.len();
-        self.members.values_mut().for_each(|track| track.add_idle(now, length));
+        self.members.values_mut().for_each(|history| history.add_idle(now, length));
     }
 
     /// Ends a second; it is the first if there is no `before`.
     fn finish_second(
         &mut self,
-        before: Option<GroupTotals>,
+        previous: Option<GroupTotals>,
         now: GroupTotals,
         latencies: Vec<u64>,
         middles: &[f64],
     ) {
-        self.last = Some(now);
+        self.last_totals = Some(now);
         self.latencies.push_back(latencies);
-        if let Some(before) = before {
-            let sample = self.sample(before, now, middles);
+        if let Some(previous) = previous {
+            let sample = self.sample(previous, now, middles);
             push(&mut self.samples, sample, SECONDS);
             self.count += 1;
         }
@@ -228,35 +232,35 @@ impl GroupHistory {
         }
     }
 
-    fn sample(&self, before: GroupTotals, now: GroupTotals, middles: &[f64]) -> HistorySample {
-        let seconds = now.at.since(before.at).as_secs_f64();
+    fn sample(&self, previous: GroupTotals, now: GroupTotals, middles: &[f64]) -> HistorySample {
+        let seconds = now.sampled_at.since(previous.sampled_at).as_secs_f64();
         let rate = |count: u64| (count as f64 / seconds) as f32;
         let [ended, failures, rejected] = [
-            now.ended.saturating_sub(before.ended),
-            now.failures.saturating_sub(before.failures),
-            now.rejected.saturating_sub(before.rejected),
+            now.ended.saturating_sub(previous.ended),
+            now.failures.saturating_sub(previous.failures),
+            now.rejected.saturating_sub(previous.rejected),
         ];
         // A member that left takes its counters with it; the work in flight may have decreased.
-        let came = (ended + rejected + now.in_flight).saturating_sub(before.in_flight);
+        let offered = (ended + rejected + now.in_flight).saturating_sub(previous.in_flight);
         let (first, last) = (self.latencies.front(), self.latencies.back());
-        let of = |share| {
-            let counts = last?.iter().zip(first?).map(|(last, first)| last.wrapping_sub(*first) as f64);
+        let quantile_of = |share| {
+            let counts = last?.iter().zip(first?).map(|(latest, oldest)| latest.wrapping_sub(*oldest) as f64);
             quantile(counts, share, middles).map(|seconds| seconds as f32)
         };
         HistorySample {
-            at: now.at,
-            offered: rate(came),
+            sampled_at: now.sampled_at,
+            offered: rate(offered),
             completed: rate(ended.saturating_sub(failures)),
             failed: rate(failures + rejected),
-            refused: rate(now.refused.saturating_sub(before.refused)),
-            p50: of(0.5),
-            p99: of(0.99),
+            refused: rate(now.refused.saturating_sub(previous.refused)),
+            p50: quantile_of(0.5),
+            p99: quantile_of(0.99),
         }
     }
 
     fn recent(&self, now: Time) -> Vec<RecentSecond> {
-        let second = |sample: &HistorySample| RecentSecond {
-            age_seconds: now.since(sample.at).as_secs_f64(),
+        let recent_second = |sample: &HistorySample| RecentSecond {
+            age_seconds: now.since(sample.sampled_at).as_secs_f64(),
             offered: f64::from(sample.offered),
             completed: f64::from(sample.completed),
             failed: f64::from(sample.failed),
@@ -264,38 +268,46 @@ impl GroupHistory {
             p50: sample.p50.map(f64::from),
             p99: sample.p99.map(f64::from),
         };
-        self.samples.iter().map(second).collect()
+        self.samples.iter().map(recent_second).collect()
     }
 
     /// Returns the number of a member's requests that ended in the last minute. Also returns the median of
     /// about the last ten seconds, if there are enough requests.
     pub(crate) fn response_times(&self, id: MemberId, middles: &[f64]) -> (u64, Option<f64>) {
-        let Some(track) = self.members.get(&id) else { return (0, None) };
-        let (Some(first), Some(last)) = (track.counts.front(), track.counts.back()) else { return (0, None) };
-        let times =
-            track.times.as_ref().filter(|times| times.counts.iter().sum::<f32>() >= MIN_MEDIAN_WEIGHT);
-        (last.requests.saturating_sub(first.requests), times.and_then(|times| times.quantile(0.5, middles)))
+        let Some(history) = self.members.get(&id) else { return (0, None) };
+        let (Some(first), Some(last)) = (history.counts.front(), history.counts.back()) else {
+            return (0, None);
+        };
+        let response_times = history
+            .response_times
+            .as_ref()
+            .filter(|histogram| histogram.counts.iter().sum::<f32>() >= MIN_MEDIAN_WEIGHT);
+        (
+            last.requests.saturating_sub(first.requests),
+            response_times.and_then(|histogram| histogram.quantile(0.5, middles)),
+        )
     }
 
     fn member(&self, id: MemberId, name: &str, middles: &[f64]) -> MemberRecent {
-        let Some(track) = self.members.get(&id) else {
-            let drawn = self.idle_before.get(&id);
-            let since = drawn.map_or(0, |came| usize::try_from(self.count - came).unwrap_or(usize::MAX));
-            let seconds = (0..if drawn.is_some() { self.samples.len() } else { 0 })
+        let Some(history) = self.members.get(&id) else {
+            let idle_since = self.idle_since_sample.get(&id);
+            let idle_seconds =
+                idle_since.map_or(0, |sample| usize::try_from(self.count - sample).unwrap_or(usize::MAX));
+            let seconds = (0..if idle_since.is_some() { self.samples.len() } else { 0 })
                 .rev()
-                .map(|age| if age < since { IDLE_SECOND } else { MemberSecond::default() });
+                .map(|age| if age < idle_seconds { IDLE_SECOND } else { MemberSecond::default() });
             return MemberRecent {
                 name: name.to_owned(),
                 seconds: seconds.collect(),
                 ..MemberRecent::default()
             };
         };
-        let mut line: VecDeque<MemberSecond> = track.line.clone();
+        let mut seconds: VecDeque<MemberSecond> = history.seconds.clone();
         // A member that was added later has no past.
-        while !line.is_empty() && line.len() < self.samples.len() {
-            line.push_front(MemberSecond::default());
+        while !seconds.is_empty() && seconds.len() < self.samples.len() {
+            seconds.push_front(MemberSecond::default());
         }
-        MemberRecent { seconds: line.into(), ..track.recent(name, middles) }
+        MemberRecent { seconds: seconds.into(), ..history.recent(name, middles) }
     }
 }
 
@@ -305,65 +317,68 @@ const IDLE_SECOND: MemberSecond =
 
 impl MemberHistory {
     /// Creates the history of a member that has been idle for `samples` samples, up to the previous one.
-    fn new_idle(samples: u64, seen: &MemberSample, before: Option<Time>) -> Self {
-        let line = (1..samples.min(SECONDS as u64)).map(|_| IDLE_SECOND).collect();
+    fn new_idle(samples: u64, sample: &MemberSample, previous_time: Option<Time>) -> Self {
+        let seconds = (1..samples.min(SECONDS as u64)).map(|_| IDLE_SECOND).collect();
         // The result of its first active second is a difference, too.
-        let counts = before.filter(|_| samples > 0).map(|at| MemberTotals { at, ..MemberTotals::default() });
-        let times = seen.latencies.as_ref().filter(|_| counts.is_some());
-        let times = times.map(|latencies| DecayingHistogram::new(&vec![0; latencies.len()]));
-        Self { counts: counts.into_iter().collect(), line, times }
+        let counts = previous_time
+            .filter(|_| samples > 0)
+            .map(|at| MemberTotals { sampled_at: at, ..MemberTotals::default() });
+        let latencies = sample.latencies.as_ref().filter(|_| counts.is_some());
+        let response_times = latencies.map(|latencies| DecayingHistogram::new(&vec![0; latencies.len()]));
+        Self { counts: counts.into_iter().collect(), seconds, response_times }
     }
 
     /// Adds a second in which nothing happened.
     fn add_idle(&mut self, now: Time, length: usize) {
-        let Some(before) = self.counts.back().copied() else { return };
-        push(&mut self.counts, MemberTotals { at: now, ..before }, MINUTE + 1);
-        if let Some(times) = &mut self.times {
-            times.fade(now.since(before.at).as_secs_f64());
+        let Some(previous) = self.counts.back().copied() else { return };
+        push(&mut self.counts, MemberTotals { sampled_at: now, ..previous }, MINUTE + 1);
+        if let Some(response_times) = &mut self.response_times {
+            response_times.fade(now.since(previous.sampled_at).as_secs_f64());
         }
-        if !self.line.is_empty() {
-            push(&mut self.line, IDLE_SECOND, length.max(1));
+        if !self.seconds.is_empty() {
+            push(&mut self.seconds, IDLE_SECOND, length.max(1));
         }
     }
 
     /// Adds a sample. `drawn` is the length of chart lines, if this member has one.
-    fn add(&mut self, seen: &MemberSample, drawn: Option<usize>) {
-        let before = self.counts.back().copied();
-        push(&mut self.counts, seen.counts, MINUTE + 1);
-        let seconds = before.map_or(0.0, |before| seen.counts.at.since(before.at).as_secs_f64());
-        if let Some(latencies) = &seen.latencies {
-            match &mut self.times {
-                Some(times) => times.add(latencies, seconds),
-                None => self.times = Some(DecayingHistogram::new(latencies)),
+    fn add(&mut self, sample: &MemberSample, charted_length: Option<usize>) {
+        let previous = self.counts.back().copied();
+        push(&mut self.counts, sample.counts, MINUTE + 1);
+        let seconds = previous
+            .map_or(0.0, |previous| sample.counts.sampled_at.since(previous.sampled_at).as_secs_f64());
+        if let Some(latencies) = &sample.latencies {
+            match &mut self.response_times {
+                Some(histogram) => histogram.add(latencies, seconds),
+                None => self.response_times = Some(DecayingHistogram::new(latencies)),
             }
         }
-        let Some(length) = drawn else { return self.line.clear() };
-        let Some(before) = before else { return };
-        let requests = seen.counts.requests.saturating_sub(before.requests);
+        let Some(length) = charted_length else { return self.seconds.clear() };
+        let Some(previous) = previous else { return };
+        let requests = sample.counts.requests.saturating_sub(previous.requests);
         let second = MemberSecond {
             requests_per_second: Some((requests as f64 / seconds.max(MIN_SAMPLE_INTERVAL)) as f32),
-            load: seen.load.map(|load| load as f32),
-            in_flight: Some(seen.in_flight as f32),
+            load: sample.load.map(|load| load as f32),
+            in_flight: Some(sample.in_flight as f32),
         };
-        push(&mut self.line, second, length.max(1));
+        push(&mut self.seconds, second, length.max(1));
     }
 
     fn recent(&self, name: &str, middles: &[f64]) -> MemberRecent {
         let name = name.to_owned();
         let Some(now) = self.counts.back() else { return MemberRecent { name, ..MemberRecent::default() } };
-        let back = |samples: usize| self.counts[self.counts.len().saturating_sub(samples + 1)];
-        let (then, minute) = (back(RATE_SAMPLES), back(MINUTE));
-        let seconds = now.at.since(then.at).as_secs_f64();
+        let sample_before = |age: usize| self.counts[self.counts.len().saturating_sub(age + 1)];
+        let (rate_base, minute_ago) = (sample_before(RATE_SAMPLES), sample_before(MINUTE));
+        let seconds = now.sampled_at.since(rate_base.sampled_at).as_secs_f64();
         let rate = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
-        let timed = |share| self.times.as_ref()?.quantile(share, middles);
+        let quantile_of = |share| self.response_times.as_ref()?.quantile(share, middles);
         MemberRecent {
             name,
-            requests_per_second: rate(now.requests.saturating_sub(then.requests) as f64),
-            failures_per_second: rate(now.failures.saturating_sub(then.failures) as f64),
-            moved: now.moved.saturating_sub(minute.moved),
-            in_flight: rate((now.seconds - then.seconds).max(0.0)),
-            p50: timed(0.5),
-            p99: timed(0.99),
+            requests_per_second: rate(now.requests.saturating_sub(rate_base.requests) as f64),
+            failures_per_second: rate(now.failures.saturating_sub(rate_base.failures) as f64),
+            moved: now.moved.saturating_sub(minute_ago.moved),
+            in_flight: rate((now.seconds - rate_base.seconds).max(0.0)),
+            p50: quantile_of(0.5),
+            p99: quantile_of(0.99),
             alert_above: None,
             reject_above: None,
             seconds: Vec::new(),
@@ -371,41 +386,43 @@ impl MemberHistory {
     }
 }
 
-fn push<T>(ring: &mut VecDeque<T>, one: T, most: usize) {
-    while ring.len() >= most {
+fn push<T>(ring: &mut VecDeque<T>, item: T, max_len: usize) {
+    while ring.len() >= max_len {
         ring.pop_front();
     }
-    ring.push_back(one);
+    ring.push_back(item);
 }
 
 impl GroupState {
     /// Records the last second, with chart lines for at most `drawn` members.
-    pub(crate) fn record_second(&mut self, drawn: usize, now: Time) {
+    pub(crate) fn record_second(&mut self, max_charted: usize, now: Time) {
         // The counters of the previous process do not belong to the last ten minutes of this one.
-        let latencies = HistogramSum::merge(self.group.counters.iter().map(|tally| &tally.latency));
+        let latencies = HistogramSum::merge(self.group.counters.iter().map(|counters| &counters.latency));
         let sum =
             |count: &dyn Fn(&GroupCounters) -> u64| -> u64 { self.group.counters.iter().map(count).sum() };
-        let rejected = sum(&|tally| tally.rejected.iter().map(Counter::value).fold(0, u64::wrapping_add));
+        let rejected =
+            sum(&|counters| counters.rejected.iter().map(Counter::value).fold(0, u64::wrapping_add));
         let refused = SheddingTracker::REASONS.map(|reason| self.group.rejected(reason)).iter().sum();
-        let under_way = self.group.wait_queue.waiting();
-        let mut all =
-            GroupTotals { at: now, rejected, refused, in_flight: under_way, ..GroupTotals::default() };
+        let waiting = self.group.wait_queue.waiting();
+        let mut totals =
+            GroupTotals { sampled_at: now, rejected, refused, in_flight: waiting, ..GroupTotals::default() };
         let members: Vec<_> =
             self.analyzer.members().map(|(id, _, vitals)| (id, vitals.in_flight())).collect();
-        let mut seen = Vec::with_capacity(members.len());
-        for (place, (id, in_flight)) in members.into_iter().enumerate() {
+        let mut samples = Vec::with_capacity(members.len());
+        for (index, (id, in_flight)) in members.into_iter().enumerate() {
             let Some(record) = self.record(id) else { continue };
             let counts = counts(record, now);
-            all.ended += counts.requests;
-            all.failures += counts.failures;
-            all.in_flight += u64::from(in_flight);
-            let timed =
-                || HistogramSum::merge(record.own_counters().map(|stripe| &stripe.latency)).counts().to_vec();
-            let load = (place < drawn).then(|| self.analyzer.effective_load(id, now)).flatten();
-            let latencies = (place < MAX_TIMED && counts.requests > 0).then(timed);
-            seen.push(MemberSample { id, counts, in_flight, load, latencies });
+            totals.ended += counts.requests;
+            totals.failures += counts.failures;
+            totals.in_flight += u64::from(in_flight);
+            let latency_counts = || {
+                HistogramSum::merge(record.own_counters().map(|counters| &counters.latency)).counts().to_vec()
+            };
+            let load = (index < max_charted).then(|| self.analyzer.effective_load(id, now)).flatten();
+            let latencies = (index < MAX_TIMED && counts.requests > 0).then(latency_counts);
+            samples.push(MemberSample { id, counts, in_flight, load, latencies });
         }
-        self.history.add(all, latencies.counts(), seen, drawn, &MIDDLES);
+        self.history.add(totals, latencies.counts(), samples, max_charted, &MIDDLES);
     }
 
     /// Implements [`Engine::recent`](crate::Engine::recent).
@@ -413,11 +430,12 @@ impl GroupState {
         let middles = &*MIDDLES;
         // The one threshold that an operator sets by name; the others are the strategy's own.
         let spec = &self.settings.spec;
-        let reject = spec.strategy.params.iter().position(|knob| knob.name == "reject");
-        let reject_above =
-            reject.and_then(|place| spec.params.0.get(place).copied()).filter(|mark| *mark > 0.0);
-        let members = self.analyzer.members().enumerate().map(|(place, (id, spec, _))| MemberRecent {
-            alert_above: (place < MAX_TIMED).then(|| self.analyzer.alert_threshold(id)).flatten(),
+        let reject_index = spec.strategy.params.iter().position(|param| param.name == "reject");
+        let reject_above = reject_index
+            .and_then(|index| spec.params.0.get(index).copied())
+            .filter(|threshold| *threshold > 0.0);
+        let members = self.analyzer.members().enumerate().map(|(index, (id, spec, _))| MemberRecent {
+            alert_above: (index < MAX_TIMED).then(|| self.analyzer.alert_threshold(id)).flatten(),
             reject_above,
             ..self.history.member(id, &spec.name, middles)
         });
@@ -425,16 +443,16 @@ impl GroupState {
     }
 }
 
-fn counts(record: &MemberRecord, at: Time) -> MemberTotals {
+fn counts(record: &MemberRecord, sampled_at: Time) -> MemberTotals {
     let sum = |count: fn(&MemberCoreCounters) -> &Counter| -> u64 {
-        record.own_counters().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
+        record.own_counters().map(|counters| count(counters).value()).fold(0, u64::wrapping_add)
     };
     MemberTotals {
-        at,
-        requests: sum(|stripe| &stripe.requests),
-        failures: sum(|stripe| &stripe.failures),
-        moved: sum(|stripe| &stripe.moved) + record.leases.moved.load(Relaxed),
-        seconds: record.own_counters().map(|stripe| stripe.latency.seconds()).sum(),
+        sampled_at,
+        requests: sum(|counters| &counters.requests),
+        failures: sum(|counters| &counters.failures),
+        moved: sum(|counters| &counters.moved) + record.leases.moved.load(Relaxed),
+        seconds: record.own_counters().map(|counters| counters.latency.seconds()).sum(),
     }
 }
 

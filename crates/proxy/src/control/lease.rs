@@ -91,32 +91,37 @@ pub enum LeaseError {
 impl GroupState {
     /// Enables alerts if sessions or clients follow them: sessions that a listener binds on demand, or
     /// clients with leases.
-    pub(crate) fn update_alerting(&mut self, lent: bool, now: Time) {
-        self.has_leases = lent;
-        self.analyzer.set_on_demand(self.on_demand || lent, now);
+    pub(crate) fn update_alerting(&mut self, has_leases: bool, now: Time) {
+        self.has_leases = has_leases;
+        self.analyzer.set_on_demand(self.on_demand || has_leases, now);
         self.analyzer.set_drain_hook(self.settings.hand_over.is_some());
     }
 }
 
 impl ControlPlane {
     /// Implements [`Engine::bind`](crate::Engine::bind).
-    pub(crate) fn bind(&mut self, group: &str, wish: &LeaseRequest, now: Time) -> Result<Lease, LeaseError> {
+    pub(crate) fn bind(
+        &mut self,
+        group: &str,
+        request: &LeaseRequest,
+        now: Time,
+    ) -> Result<Lease, LeaseError> {
         self.lease_table.sweep(now);
-        let ruled = self.group_state(group)?;
-        let group = Arc::clone(&ruled.group);
+        let group_state = self.group_state(group)?;
+        let group = Arc::clone(&group_state.group);
         let plan = group.published();
-        if let Some(why) = self.limit_exceeded(&group.name, wish.from) {
+        if let Some(limit) = self.limit_exceeded(&group.name, request.from) {
             if self.lease_table.take_event_turn(EVENT_INTERVAL, now) {
                 let name = Arc::clone(&group.name);
                 self.event_log.write(Event {
                     kind: EventKind::Flooded,
                     group: name,
                     member: None,
-                    why: format!("a lease was refused: {why}"),
+                    why: format!("a lease was refused: {limit}"),
                     inputs: vec![("leases".into(), self.lease_table.group_count(&group.name) as f64)],
                 });
             }
-            return Err(LeaseError::Refused(format!("{why}: release some, or wait")));
+            return Err(LeaseError::Refused(format!("{limit}: release some, or wait")));
         }
         if group.wait_queue.queued() > 0 {
             return Err(LeaseError::Refused(format!(
@@ -124,55 +129,57 @@ impl ControlPlane {
                 group.name
             )));
         }
-        let client = wish.key.as_ref().map(|key| hash(key.as_bytes()));
-        let tried = member_ids(&plan, &wish.exclude);
+        let client = request.key.as_ref().map(|key| hash(key.as_bytes()));
+        let tried = member_ids(&plan, &request.exclude);
         // A strategy that assigns keys to members decides by itself.
-        let known = client.filter(|_| !plan.plan.strategy().reads_key);
-        let had = known.and_then(|client| self.lease_table.find_existing(&group, &plan, client, &tried));
-        let (id, chance) = draw_random().map_err(no_random_numbers)?;
-        let again = had.is_some();
-        let found = had.map_or_else(
+        let client_key = client.filter(|_| !plan.plan.strategy().reads_key);
+        let existing =
+            client_key.and_then(|client| self.lease_table.find_existing(&group, &plan, client, &tried));
+        let (id, random_bits) = draw_random().map_err(no_random_numbers)?;
+        let is_existing = existing.is_some();
+        let picked = existing.map_or_else(
             || {
-                let ask = PickRequest {
-                    random_bits: chance,
-                    key: client.unwrap_or(chance),
+                let pick_request = PickRequest {
+                    random_bits,
+                    key: client.unwrap_or(random_bits),
                     now,
                     ..PickRequest::default()
                 };
-                self.lease_table.choose(&group, &plan, &ask, &tried)
+                self.lease_table.choose(&group, &plan, &pick_request, &tried)
             },
             PickOutcome::Member,
         );
-        let place = match found {
-            PickOutcome::Member(place) => place,
+        let index = match picked {
+            PickOutcome::Member(index) => index,
             PickOutcome::Full => {
-                let why = format!("every member of group {} has as much to do as it can", group.name);
-                return Err(LeaseError::Refused(why));
+                let reason = format!("every member of group {} has as much to do as it can", group.name);
+                return Err(LeaseError::Refused(reason));
             }
             PickOutcome::NoCandidate => {
-                let why = format!("no member of group {} can be used{}", group.name, exclusion_note(&tried));
-                return Err(LeaseError::NoMember(why));
+                let reason =
+                    format!("no member of group {} can be used{}", group.name, exclusion_note(&tried));
+                return Err(LeaseError::NoMember(reason));
             }
         };
-        let member = &plan.plan.members()[place];
-        let why = match again {
+        let member = &plan.plan.members()[index];
+        let reason = match is_existing {
             true => "the client of this key has it already".to_owned(),
-            false => describe_choice(&plan, place),
+            false => describe_choice(&plan, index),
         };
-        let span = wish.span.unwrap_or(DEFAULT_LEASE).clamp(SHORTEST_LEASE, LONGEST_LEASE);
-        let loan = HeldLease {
-            slot: InFlightSlot::from_counted(&group, &plan.records[place]),
+        let duration = request.span.unwrap_or(DEFAULT_LEASE).clamp(SHORTEST_LEASE, LONGEST_LEASE);
+        let held_lease = HeldLease {
+            slot: InFlightSlot::from_counted(&group, &plan.records[index]),
             name: Arc::clone(&member.name),
             address: member.address,
-            span,
-            until: now + span,
+            span: duration,
+            expires_at: now + duration,
             client,
-            from: wish.from,
+            from: request.from,
             moves: MoveHistory::default(),
             group: Arc::clone(&group),
         };
-        let lease = loan.to_lease(id, false, why);
-        self.lease_table.insert(id, loan);
+        let lease = held_lease.to_lease(id, false, reason);
+        self.lease_table.insert(id, held_lease);
         self.update_has_leases(&group.name, now);
         Ok(lease)
     }
@@ -182,67 +189,72 @@ impl ControlPlane {
         &mut self,
         group: &str,
         id: &str,
-        wish: &LeaseRequest,
+        request: &LeaseRequest,
         now: Time,
     ) -> Result<Lease, LeaseError> {
         self.lease_table.sweep(now);
         // Before anything is changed.
-        let (_, chance) = draw_random().map_err(no_random_numbers)?;
-        let (id, mut loan) = self.take_lease(group, id)?;
-        let plan = loan.group.published();
-        let place = plan.records.iter().position(|record| Arc::ptr_eq(record, &loan.slot.record));
-        let mut tried = member_ids(&plan, &wish.exclude);
-        let own = place.map(|place| &plan.plan.members()[place]);
-        let leaves = match own {
-            None => Some(self.unusable_reason(&loan, now)),
-            Some(own) if tried.contains(&own.id) => Some("is not wanted by its client".to_owned()),
-            Some(own) => {
-                let others = plan.plan.members().len() > 1;
-                let goes = others && should_session_move(own.shed, &mut loan.moves, chance, now);
-                let part = own.shed.share * 100.0;
-                goes.then(|| format!("is under alert, and {part:.0} % of its sessions are to go"))
+        let (_, random_bits) = draw_random().map_err(no_random_numbers)?;
+        let (id, mut held_lease) = self.take_lease(group, id)?;
+        let plan = held_lease.group.published();
+        let index = plan.records.iter().position(|record| Arc::ptr_eq(record, &held_lease.slot.record));
+        let mut tried = member_ids(&plan, &request.exclude);
+        let current_member = index.map(|index| &plan.plan.members()[index]);
+        let leave_reason = match current_member {
+            None => Some(self.unusable_reason(&held_lease, now)),
+            Some(member) if tried.contains(&member.id) => Some("is not wanted by its client".to_owned()),
+            Some(member) => {
+                let has_others = plan.plan.members().len() > 1;
+                let is_rebound =
+                    has_others && should_session_move(member.shed, &mut held_lease.moves, random_bits, now);
+                let percent = member.shed.share * 100.0;
+                is_rebound.then(|| format!("is under alert, and {percent:.0} % of its sessions are to go"))
             }
         };
         // A reload may have found another address of its host.
-        let address = own.map_or(loan.address, |own| own.address);
-        let mut moved = address != loan.address;
-        loan.address = address;
-        let why = match leaves {
-            None if moved => format!("{} is at another address now", loan.name),
+        let address = current_member.map_or(held_lease.address, |member| member.address);
+        let mut moved = address != held_lease.address;
+        held_lease.address = address;
+        let reason = match leave_reason {
+            None if moved => format!("{} is at another address now", held_lease.name),
             None => "it stays".to_owned(),
-            Some(leaves) => {
-                tried.extend(own.map(|own| own.id));
+            Some(leave_reason) => {
+                tried.extend(current_member.map(|member| member.id));
                 // Not the same bits that decided on the move.
-                let chance = mix(chance);
-                let ask = PickRequest {
-                    random_bits: chance,
-                    key: loan.client.unwrap_or(chance),
+                let random_bits = mix(random_bits);
+                let pick_request = PickRequest {
+                    random_bits,
+                    key: held_lease.client.unwrap_or(random_bits),
                     now,
                     ..PickRequest::default()
                 };
-                let from = Arc::clone(&loan.name);
-                let group = Arc::clone(&loan.group);
-                match self.lease_table.choose(&group, &plan, &ask, &tried) {
-                    PickOutcome::Member(place) => {
-                        let member = &plan.plan.members()[place];
-                        loan.slot.record.leases.rebinds.record(Some(member.id));
-                        loan.slot.record.leases.moved.fetch_add(1, Relaxed);
-                        loan.slot = InFlightSlot::from_counted(&group, &plan.records[place]);
-                        (loan.name, loan.address) = (Arc::clone(&member.name), member.address);
+                let previous_name = Arc::clone(&held_lease.name);
+                let group = Arc::clone(&held_lease.group);
+                match self.lease_table.choose(&group, &plan, &pick_request, &tried) {
+                    PickOutcome::Member(index) => {
+                        let member = &plan.plan.members()[index];
+                        held_lease.slot.record.leases.rebinds.record(Some(member.id));
+                        held_lease.slot.record.leases.moved.fetch_add(1, Relaxed);
+                        held_lease.slot = InFlightSlot::from_counted(&group, &plan.records[index]);
+                        (held_lease.name, held_lease.address) = (Arc::clone(&member.name), member.address);
                         moved = true;
-                        format!("{from} {leaves}; {}", describe_choice(&plan, place))
+                        format!("{previous_name} {leave_reason}; {}", describe_choice(&plan, index))
                     }
                     PickOutcome::Full => {
-                        format!("it stays: {from} {leaves}, but the others have as much to do as they can")
+                        format!(
+                            "it stays: {previous_name} {leave_reason}, but the others have as much to do as they can"
+                        )
                     }
-                    PickOutcome::NoCandidate => format!("it stays: {from} {leaves}, but there is no other"),
+                    PickOutcome::NoCandidate => {
+                        format!("it stays: {previous_name} {leave_reason}, but there is no other")
+                    }
                 }
             }
         };
-        loan.span = wish.span.unwrap_or(loan.span).clamp(SHORTEST_LEASE, LONGEST_LEASE);
-        loan.until = now + loan.span;
-        let lease = loan.to_lease(id, moved, why);
-        self.lease_table.insert(id, loan);
+        held_lease.span = request.span.unwrap_or(held_lease.span).clamp(SHORTEST_LEASE, LONGEST_LEASE);
+        held_lease.expires_at = now + held_lease.span;
+        let lease = held_lease.to_lease(id, moved, reason);
+        self.lease_table.insert(id, held_lease);
         Ok(lease)
     }
 
@@ -254,10 +266,10 @@ impl ControlPlane {
     }
 
     /// Returns the reason against another lease of a group for clients at an address, if there are too many.
-    fn limit_exceeded(&self, group: &str, from: Option<IpAddr>) -> Option<String> {
-        let of = |from: &IpAddr| self.lease_table.source_count(*from) >= MAX_PER_SOURCE;
-        match from.filter(of) {
-            Some(from) => Some(format!("clients at {from} have {MAX_PER_SOURCE} leases")),
+    fn limit_exceeded(&self, group: &str, client: Option<IpAddr>) -> Option<String> {
+        let is_at_limit = |client: &IpAddr| self.lease_table.source_count(*client) >= MAX_PER_SOURCE;
+        match client.filter(is_at_limit) {
+            Some(client) => Some(format!("clients at {client} have {MAX_PER_SOURCE} leases")),
             None if self.lease_table.group_count(group) >= MAX_PER_GROUP => {
                 Some(format!("group {group} has {MAX_PER_GROUP} leases"))
             }
@@ -267,9 +279,11 @@ impl ControlPlane {
 
     /// Ends the leases of removed groups.
     pub(crate) fn end_removed_groups(&mut self) {
-        let Self { lease_table: desk, groups, .. } = self;
-        desk.end(|loan| {
-            groups.get(&loan.group.name).is_none_or(|ruled| !Arc::ptr_eq(&ruled.group, &loan.group))
+        let Self { lease_table, groups, .. } = self;
+        lease_table.end(|held_lease| {
+            groups
+                .get(&held_lease.group.name)
+                .is_none_or(|group_state| !Arc::ptr_eq(&group_state.group, &held_lease.group))
         });
     }
 
@@ -283,9 +297,11 @@ impl ControlPlane {
 
     /// Updates whether a group has leases.
     fn update_has_leases(&mut self, group: &Arc<str>, now: Time) {
-        let lent = self.lease_table.group_count(group) > 0;
-        if let Some(ruled) = self.groups.get_mut(group).filter(|ruled| ruled.has_leases != lent) {
-            ruled.update_alerting(lent, now);
+        let has_leases = self.lease_table.group_count(group) > 0;
+        if let Some(group_state) =
+            self.groups.get_mut(group).filter(|group_state| group_state.has_leases != has_leases)
+        {
+            group_state.update_alerting(has_leases, now);
         }
     }
 
@@ -299,26 +315,32 @@ impl ControlPlane {
     /// Removes a lease from the table. A lease of a group that was removed or created anew is invalid.
     fn take_lease(&mut self, group: &str, id: &str) -> Result<(u128, HeldLease), LeaseError> {
         let current = Arc::clone(&self.group_state(group)?.group);
-        let none = || {
-            let why = format!("group {group} has no such lease, or no more: bind again");
-            LeaseError::Unknown(why)
+        let unknown_lease = || {
+            let message = format!("group {group} has no such lease, or no more: bind again");
+            LeaseError::Unknown(message)
         };
-        let plain = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = u128::from_str_radix(id, 16).ok().filter(|_| plain).ok_or_else(none)?;
-        let same = Arc::ptr_eq(
-            &self.lease_table.group_of(number).filter(|of| *of.name == *group).ok_or_else(none)?,
+        let is_well_formed = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let lease_id =
+            u128::from_str_radix(id, 16).ok().filter(|_| is_well_formed).ok_or_else(unknown_lease)?;
+        let same_group = Arc::ptr_eq(
+            &self
+                .lease_table
+                .group_of(lease_id)
+                .filter(|holder| *holder.name == *group)
+                .ok_or_else(unknown_lease)?,
             &current,
         );
-        let loan = self.lease_table.remove(number).filter(|_| same).ok_or_else(none)?;
-        Ok((number, loan))
+        let held_lease =
+            self.lease_table.remove(lease_id).filter(|_| same_group).ok_or_else(unknown_lease)?;
+        Ok((lease_id, held_lease))
     }
 
     /// Returns the reason why the member of a lease is not in the plan, to follow its name.
-    fn unusable_reason(&self, loan: &HeldLease, now: Time) -> String {
-        let id = loan.slot.record.id;
-        let ruled = self.groups.get(&loan.group.name);
-        let all = ruled.map(|ruled| ruled.analyzer.status(now)).unwrap_or_default();
-        match all.into_iter().find(|(other, _)| *other == id) {
+    fn unusable_reason(&self, held_lease: &HeldLease, now: Time) -> String {
+        let id = held_lease.slot.record.id;
+        let group_state = self.groups.get(&held_lease.group.name);
+        let statuses = group_state.map(|group_state| group_state.analyzer.status(now)).unwrap_or_default();
+        match statuses.into_iter().find(|(other, _)| *other == id) {
             Some((_, status)) => format!("is out of use: {}", status.why),
             None => "is no longer in the group".to_owned(),
         }
@@ -327,8 +349,8 @@ impl ControlPlane {
 
 /// Returns the members with these names that are in the plan.
 fn member_ids(plan: &PublishedPlan, names: &[String]) -> Vec<MemberId> {
-    let named = plan.plan.members().iter().filter(|member| names.iter().any(|name| **name == *member.name));
-    named.map(|member| member.id).collect()
+    let members = plan.plan.members().iter().filter(|member| names.iter().any(|name| **name == *member.name));
+    members.map(|member| member.id).collect()
 }
 
 /// Returns the error for missing random numbers, as lease numbers must be impossible to guess.
@@ -337,8 +359,8 @@ fn no_random_numbers(error: io::Error) -> LeaseError {
 }
 
 /// Describes the strategy's choice, for people.
-fn describe_choice(plan: &PublishedPlan, place: usize) -> String {
-    let member = &plan.plan.members()[place];
+fn describe_choice(plan: &PublishedPlan, index: usize) -> String {
+    let member = &plan.plan.members()[index];
     let strategy = plan.plan.strategy().name;
     format!("{strategy} chose {}, which has {} in flight with this one", member.name, member.in_flight())
 }

@@ -16,9 +16,9 @@ use crate::{ListenerSettings, StartError};
 
 /// The number of attempts: workers close their sockets with a delay, and until then this process itself uses
 /// the address.
-const TRIES: u32 = 50;
+const MAX_ATTEMPTS: u32 = 50;
 /// The time between two attempts.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// The reason why a listener is not opened.
 pub(crate) enum ListenerOpenError {
@@ -30,77 +30,79 @@ pub(crate) enum ListenerOpenError {
 
 /// Repeats an attempt while the address is in use, for a second.
 pub(crate) fn open(mut attempt: impl FnMut() -> Result<bool, ListenerOpenError>) -> Result<bool, String> {
-    let mut tries = 0;
+    let mut attempts = 0;
     loop {
         match attempt() {
             Ok(opened) => return Ok(opened),
-            Err(ListenerOpenError::AddressInUse(_)) if tries < TRIES => tries += 1,
-            Err(ListenerOpenError::AddressInUse(why) | ListenerOpenError::Other(why)) => return Err(why),
+            Err(ListenerOpenError::AddressInUse(_)) if attempts < MAX_ATTEMPTS => attempts += 1,
+            Err(ListenerOpenError::AddressInUse(message) | ListenerOpenError::Other(message)) => {
+                return Err(message);
+            }
         }
-        sleep(PAUSE);
+        sleep(RETRY_DELAY);
     }
 }
 
 impl ControlPlane {
     /// Implements [`Engine::close_listener`](crate::Engine::close_listener).
     pub(crate) fn close_listener(&mut self, listener: &str) -> Result<bool, String> {
-        let place = self.listener_index(listener)?;
-        let open = &mut self.listeners[place];
-        if open.disabled {
+        let index = self.listener_index(listener)?;
+        let listener = &mut self.listeners[index];
+        if listener.disabled {
             return Ok(false);
         }
-        open.disabled = true;
-        open.sockets.clear();
-        let id = open.id;
-        let told = self.send_to_workers(|| WorkerCommand::Close { id });
+        listener.disabled = true;
+        listener.sockets.clear();
+        let id = listener.id;
+        let all_sent = self.send_to_workers(|| WorkerCommand::Close { id });
         self.write_listener_event(
-            place,
+            index,
             EventKind::Disabled,
             "disabled by an operator: nothing new is accepted",
         );
-        if told { Ok(true) } else { Err(StartError::Stuck.to_string()) }
+        if all_sent { Ok(true) } else { Err(StartError::Stuck.to_string()) }
     }
 
     /// Implements [`Engine::open_listener`](crate::Engine::open_listener).
     pub(crate) fn open_listener(&mut self, listener: &str) -> Result<bool, ListenerOpenError> {
-        let place = self.listener_index(listener).map_err(ListenerOpenError::Other)?;
-        if !self.listeners[place].disabled {
+        let index = self.listener_index(listener).map_err(ListenerOpenError::Other)?;
+        if !self.listeners[index].disabled {
             return Ok(false);
         }
-        let door = Arc::clone(&self.listeners[place].shared);
-        let settings = self.settings.listeners[place].clone();
+        let shared = Arc::clone(&self.listeners[index].shared);
+        let settings = self.settings.listeners[index].clone();
         let Some(groups) = self.groups_of(&settings) else { return Ok(false) };
         // The previous address: if the kernel chose the port, clients know that one.
-        let there = ListenerSettings { address: door.address, ..settings.clone() };
-        let had = self.bind_listener(&there).and_then(|(_, mut sockets)| {
-            let hands = distribute(&there, door.address, &mut sockets, self.cores)?;
-            Ok((sockets, hands))
+        let bound_settings = ListenerSettings { address: shared.address, ..settings.clone() };
+        let bound = self.bind_listener(&bound_settings).and_then(|(_, mut sockets)| {
+            let core_sockets = distribute(&bound_settings, shared.address, &mut sockets, self.cores)?;
+            Ok((sockets, core_sockets))
         });
-        let (sockets, hands) = had.map_err(|source| {
-            let taken = source.kind() == io::ErrorKind::AddrInUse;
-            let why = StartError::Bind { address: door.address, source }.to_string();
-            if taken { ListenerOpenError::AddressInUse(why) } else { ListenerOpenError::Other(why) }
+        let (sockets, core_sockets) = bound.map_err(|source| {
+            let in_use = source.kind() == io::ErrorKind::AddrInUse;
+            let message = StartError::Bind { address: shared.address, source }.to_string();
+            if in_use { ListenerOpenError::AddressInUse(message) } else { ListenerOpenError::Other(message) }
         })?;
         let id = self.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
-        let opened = ListenerState { id, shared: door, disabled: false, sockets };
-        let told = self.start_listener(&opened, &settings, &groups, hands, Vec::new());
-        self.listeners[place] = opened;
-        self.write_listener_event(place, EventKind::Enabled, "enabled by an operator");
-        if told { Ok(true) } else { Err(ListenerOpenError::Other(StartError::Stuck.to_string())) }
+        let listener = ListenerState { id, shared, disabled: false, sockets };
+        let all_sent = self.start_listener(&listener, &settings, &groups, core_sockets, Vec::new());
+        self.listeners[index] = listener;
+        self.write_listener_event(index, EventKind::Enabled, "enabled by an operator");
+        if all_sent { Ok(true) } else { Err(ListenerOpenError::Other(StartError::Stuck.to_string())) }
     }
 
     /// Implements [`Engine::listener`](crate::Engine::listener).
     pub(crate) fn listener_name(&self, text: &str) -> Result<String, String> {
-        let place = self.listener_index(text)?;
-        let (settings, bound) = (&self.settings.listeners[place], self.listeners[place].shared.address);
+        let index = self.listener_index(text)?;
+        let (settings, bound) = (&self.settings.listeners[index], self.listeners[index].shared.address);
         let address = if settings.address.port() == 0 { bound } else { settings.address };
         Ok(format!("{}:{address}", settings.label()))
     }
 
     /// Implements [`Engine::socket_of`](crate::Engine::socket_of).
     pub(crate) fn socket_of(&self, text: &str) -> Result<(SocketAddr, bool), String> {
-        let place = self.listener_index(text)?;
-        Ok((self.listeners[place].shared.address, self.settings.listeners[place].protocol.is_datagram()))
+        let index = self.listener_index(text)?;
+        Ok((self.listeners[index].shared.address, self.settings.listeners[index].protocol.is_datagram()))
     }
 
     /// Returns the index of the listener with this name.
@@ -113,31 +115,33 @@ impl ControlPlane {
             None => (None, text),
         };
         let listeners = || self.settings.listeners.iter().zip(&self.listeners).enumerate();
-        let meant = listeners().filter(|(_, (settings, open))| {
-            let here = settings.address.to_string() == address || open.shared.address.to_string() == address;
-            here && protocol.is_none_or(|protocol| protocol == settings.label())
+        let matching = listeners().filter(|(_, (settings, state))| {
+            let address_matches =
+                settings.address.to_string() == address || state.shared.address.to_string() == address;
+            address_matches && protocol.is_none_or(|protocol| protocol == settings.label())
         });
-        let places: Vec<usize> = meant.map(|(place, _)| place).collect();
-        let all = || {
+        let indices: Vec<usize> = matching.map(|(index, _)| index).collect();
+        let all_names = || {
             let names = listeners()
-                .map(|(_, (settings, open))| format!("{}:{}", settings.label(), open.shared.address));
+                .map(|(_, (settings, state))| format!("{}:{}", settings.label(), state.shared.address));
             names.collect::<Vec<_>>().join(", ")
         };
-        match places[..] {
-            [place] => Ok(place),
-            [] => Err(format!("there is no listener {text}; there are: {}", all())),
-            _ => {
-                Err(format!("{text} is more than one listener: name the protocol, too; there are: {}", all()))
-            }
+        match indices[..] {
+            [index] => Ok(index),
+            [] => Err(format!("there is no listener {text}; there are: {}", all_names())),
+            _ => Err(format!(
+                "{text} is more than one listener: name the protocol, too; there are: {}",
+                all_names()
+            )),
         }
     }
 
-    fn write_listener_event(&mut self, place: usize, kind: EventKind, why: &str) {
-        let settings = &self.settings.listeners[place];
-        let address = self.listeners[place].shared.address;
-        let why = format!("listener {} {address}: {why}", settings.label());
+    fn write_listener_event(&mut self, index: usize, kind: EventKind, reason: &str) {
+        let settings = &self.settings.listeners[index];
+        let address = self.listeners[index].shared.address;
+        let message = format!("listener {} {address}: {reason}", settings.label());
         let group = Arc::clone(&settings.group);
-        self.event_log.write(Event { kind, group, member: None, why, inputs: Vec::new() });
+        self.event_log.write(Event { kind, group, member: None, why: message, inputs: Vec::new() });
     }
 }
 

@@ -43,47 +43,59 @@ impl GroupLoadLine {
 impl ControlPlane {
     /// Samples the traffic of groups. `stirring` are the groups that may have been active since the last
     /// sample.
-    pub(crate) fn sample_load_lines(&mut self, stirring: &BTreeSet<Arc<str>>, now: Time) {
+    pub(crate) fn sample_load_lines(&mut self, active_groups: &BTreeSet<Arc<str>>, now: Time) {
         // Groups whose traffic is not requests only; requests end by themselves.
-        let not_requests = |listener: &&ListenerSettings| !listener.carries_requests();
-        let sessions = group_names(self.settings.listeners.iter().filter(not_requests));
-        let (mut requests, mut others) = (0_u64, 0_u64);
-        for (name, ruled) in &mut self.groups {
-            if stirring.contains(name) {
-                ruled.load_line.totals = ruled.traffic_totals();
+        let carries_no_requests = |listener: &&ListenerSettings| !listener.carries_requests();
+        let sessions = group_names(self.settings.listeners.iter().filter(carries_no_requests));
+        let (mut requests, mut other_traffic) = (0_u64, 0_u64);
+        for (name, group_state) in &mut self.groups {
+            if active_groups.contains(name) {
+                group_state.load_line.totals = group_state.traffic_totals();
             }
-            let (more, other) = ruled.load_line.totals.work_counts(!sessions.contains(&**name));
-            (requests, others) = (requests.wrapping_add(more), others.wrapping_add(other));
+            let (more_requests, more_other_traffic) =
+                group_state.load_line.totals.work_counts(!sessions.contains(&**name));
+            (requests, other_traffic) =
+                (requests.wrapping_add(more_requests), other_traffic.wrapping_add(more_other_traffic));
         }
-        let own = ProcessUsage {
+        let process_usage = ProcessUsage {
             cpu_seconds: clock::processor_seconds(),
             requests,
-            other_traffic: others,
+            other_traffic,
             processors: (self.cores as f64).min(*PROCESSORS),
         };
         let mut hosts = BTreeMap::new();
         // Other work at a member's host matters only where that host's processors are reported.
-        if self.groups.values().any(|ruled| !ruled.load_line.processors.is_empty()) {
-            for (_, ruled) in self.groups.iter().filter(|(name, _)| !sessions.contains(&***name)) {
-                ruled.add_to_hosts(&mut hosts);
+        if self.groups.values().any(|group_state| !group_state.load_line.processors.is_empty()) {
+            for (_, group_state) in self.groups.iter().filter(|(name, _)| !sessions.contains(&***name)) {
+                group_state.add_to_hosts(&mut hosts);
             }
         }
-        for name in stirring {
-            if let Some(ruled) = self.groups.get_mut(name) {
-                ruled.sample_load_line(!sessions.contains(&**name), own, &hosts, now);
+        for name in active_groups {
+            if let Some(group_state) = self.groups.get_mut(name) {
+                group_state.sample_load_line(!sessions.contains(&**name), process_usage, &hosts, now);
             }
         }
     }
 
     /// Records an agent's report of a member's processor utilization at `at`.
-    pub(crate) fn record_processor_load(&mut self, group: &str, member: &str, cpu: CpuUtilization, at: Time) {
-        let sound = |number: f64| number.is_finite() && number >= 0.0;
-        let Some(ruled) = self.groups.get_mut(group).filter(|_| sound(cpu.share)) else { return };
-        let Some(id) = ruled.id(member) else { return };
-        let processors = cpu.processors.filter(|count| sound(*count) && *count > 0.0);
-        let newer = ruled.load_line.processors.get(&id).is_none_or(|(_, known)| *known < at);
-        if newer {
-            ruled.load_line.processors.insert(id, (CpuUtilization { processors, ..cpu }, at));
+    pub(crate) fn record_processor_load(
+        &mut self,
+        group: &str,
+        member: &str,
+        cpu: CpuUtilization,
+        measured_at: Time,
+    ) {
+        let is_valid = |number: f64| number.is_finite() && number >= 0.0;
+        let Some(group_state) = self.groups.get_mut(group).filter(|_| is_valid(cpu.share)) else { return };
+        let Some(id) = group_state.id(member) else { return };
+        let processors = cpu.processors.filter(|count| is_valid(*count) && *count > 0.0);
+        let is_newer = group_state
+            .load_line
+            .processors
+            .get(&id)
+            .is_none_or(|(_, recorded_at)| *recorded_at < measured_at);
+        if is_newer {
+            group_state.load_line.processors.insert(id, (CpuUtilization { processors, ..cpu }, measured_at));
         }
     }
 }
@@ -92,41 +104,44 @@ impl GroupState {
     /// Returns the sums over all of its members.
     fn traffic_totals(&self) -> TrafficTotals {
         let records = self.analyzer.members().filter_map(|(id, ..)| self.record(id));
-        let mut ever = TrafficTotals::default();
-        records.flat_map(|record| record.all_counters()).for_each(|stripe| ever.add(stripe));
-        ever
+        let mut totals = TrafficTotals::default();
+        records.flat_map(|record| record.all_counters()).for_each(|counters| totals.add(counters));
+        totals
     }
 
     /// Returns the recent reports about members' processors.
     pub(crate) fn processors(&self, now: Time) -> BTreeMap<String, f64> {
-        let told = |id: MemberId| {
-            self.load_line.processors.get(&id).filter(|(_, at)| now.since(*at) <= MAX_REPORT_AGE)
+        let fresh_report = |id: MemberId| {
+            self.load_line
+                .processors
+                .get(&id)
+                .filter(|(_, received_at)| now.since(*received_at) <= MAX_REPORT_AGE)
         };
         let members = self.analyzer.members();
-        members.filter_map(|(id, spec, _)| Some((spec.name.to_string(), told(id)?.0.share))).collect()
+        members.filter_map(|(id, spec, _)| Some((spec.name.to_string(), fresh_report(id)?.0.share))).collect()
     }
 
     /// Adds the sums of its members to those of their hosts.
     fn add_to_hosts(&self, hosts: &mut BTreeMap<Arc<str>, CohostedWork>) {
         for (id, ..) in self.analyzer.members() {
             let (Some(host), Some(record)) = (self.hosts.host_of(id), self.record(id)) else { continue };
-            let there = hosts.entry(Arc::clone(host)).or_default();
-            there.members += 1;
-            there.requests = there.requests.wrapping_add(sum(record, |stripe| &stripe.requests));
-            there.seconds += seconds(record);
+            let host_work = hosts.entry(Arc::clone(host)).or_default();
+            host_work.members += 1;
+            host_work.requests = host_work.requests.wrapping_add(sum(record, |counters| &counters.requests));
+            host_work.seconds += seconds(record);
         }
     }
 
     /// Samples a group. `hosts` are the sums, by host, over all members of groups whose traffic is requests.
     fn sample_load_line(
         &mut self,
-        requests: bool,
-        own: ProcessUsage,
+        carries_requests: bool,
+        process_usage: ProcessUsage,
         hosts: &BTreeMap<Arc<str>, CohostedWork>,
         now: Time,
     ) {
         let published = self.group.published();
-        let planned: BTreeMap<MemberId, f64> =
+        let weights: BTreeMap<MemberId, f64> =
             published.plan.members().iter().map(|member| (member.id, member.weight)).collect();
         let records: Vec<_> = self
             .analyzer
@@ -145,75 +160,79 @@ impl GroupState {
         let levels: Vec<_> = records
             .iter()
             .map(|(id, _, _, _, record)| {
-                let requests = sum(record, |stripe| &stripe.requests);
-                let same = self.load_line.estimator.is_current(*id, requests, now);
-                let levels = if same { Vec::new() } else { levels(record).to_vec() };
+                let requests = sum(record, |counters| &counters.requests);
+                let is_current = self.load_line.estimator.is_current(*id, requests, now);
+                let levels = if is_current { Vec::new() } else { levels(record).to_vec() };
                 (requests, levels)
             })
             .collect();
         let members: Vec<_> = records
             .iter()
             .zip(&levels)
-            .map(|((id, capacity, said, elsewhere, record), (requests, levels))| MemberLoadSample {
-                id: *id,
-                usable: planned.contains_key(id),
-                weight: planned.get(id).copied().unwrap_or_default(),
-                capacity: *capacity,
-                requests: *requests,
-                failures: sum(record, |stripe| &stripe.failures),
-                seconds: seconds(record),
-                levels,
-                meter_report: *said,
-                cpu: self.load_line.processors.get(id).copied(),
-                cohosted: self
-                    .hosts
-                    .host_of(*id)
-                    .and_then(|host| hosts.get(host))
-                    .map_or_else(CohostedWork::default, |all| beside(all, record)),
-                rate_elsewhere: *elsewhere,
+            .map(|((id, capacity, meter_report, rate_elsewhere, record), (requests, levels))| {
+                MemberLoadSample {
+                    id: *id,
+                    usable: weights.contains_key(id),
+                    weight: weights.get(id).copied().unwrap_or_default(),
+                    capacity: *capacity,
+                    requests: *requests,
+                    failures: sum(record, |counters| &counters.failures),
+                    seconds: seconds(record),
+                    levels,
+                    meter_report: *meter_report,
+                    cpu: self.load_line.processors.get(id).copied(),
+                    cohosted: self
+                        .hosts
+                        .host_of(*id)
+                        .and_then(|host| hosts.get(host))
+                        .map_or_else(CohostedWork::default, |work_on_host| {
+                            work_of_others(work_on_host, record)
+                        }),
+                    rate_elsewhere: *rate_elsewhere,
+                }
             })
             .collect();
         let latency = status_report::latency(&self.group);
         let strategy = self.settings.spec.strategy;
-        let seen = GroupLoadSample {
-            only_requests: requests,
+        let sample = GroupLoadSample {
+            only_requests: carries_requests,
             by_load: strategy.prefers_less_load,
             // Strategies with keys distribute clients, which differ in load.
             by_weight: strategy.shares && !strategy.reads_key,
             members: &members,
             latencies: latency.counts(),
             bucket_middles: &MIDDLES,
-            process: own,
+            process: process_usage,
         };
-        self.load_line.estimator.observe(&seen, now);
-        let told = &mut self.load_line.processors;
-        if !told.is_empty() {
-            let here: BTreeSet<MemberId> = members.iter().map(|member| member.id).collect();
-            told.retain(|id, _| here.contains(id));
+        self.load_line.estimator.observe(&sample, now);
+        let processors = &mut self.load_line.processors;
+        if !processors.is_empty() {
+            let present: BTreeSet<MemberId> = members.iter().map(|member| member.id).collect();
+            processors.retain(|id, _| present.contains(id));
         }
     }
 }
 
 fn sum(record: &MemberRecord, count: fn(&MemberCoreCounters) -> &Counter) -> u64 {
-    record.all_counters().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
+    record.all_counters().map(|counters| count(counters).value()).fold(0, u64::wrapping_add)
 }
 
 fn seconds(record: &MemberRecord) -> f64 {
-    record.all_counters().map(|stripe| stripe.latency.seconds()).sum()
+    record.all_counters().map(|counters| counters.latency.seconds()).sum()
 }
 
 /// Returns the sums of the other members of a host.
-fn beside(all: &CohostedWork, own: &MemberRecord) -> CohostedWork {
+fn work_of_others(total: &CohostedWork, member: &MemberRecord) -> CohostedWork {
     CohostedWork {
-        members: all.members.saturating_sub(1),
-        requests: all.requests.wrapping_sub(sum(own, |stripe| &stripe.requests)),
-        seconds: (all.seconds - seconds(own)).max(0.0),
+        members: total.members.saturating_sub(1),
+        requests: total.requests.wrapping_sub(sum(member, |counters| &counters.requests)),
+        seconds: (total.seconds - seconds(member)).max(0.0),
     }
 }
 
 fn levels(record: &MemberRecord) -> [[u64; 2]; CONCURRENCY_LEVELS] {
     let mut levels = [[0; 2]; CONCURRENCY_LEVELS];
-    record.all_counters().for_each(|stripe| stripe.latency_by_concurrency.sum(&mut levels));
+    record.all_counters().for_each(|counters| counters.latency_by_concurrency.sum(&mut levels));
     levels
 }
 
@@ -222,16 +241,16 @@ fn levels(record: &MemberRecord) -> [[u64; 2]; CONCURRENCY_LEVELS] {
 struct TrafficTotals {
     requests: u64,
     bytes: u64,
-    relayed: u64,
+    relayed_bytes: u64,
 }
 
 impl TrafficTotals {
-    fn add(&mut self, stripe: &MemberCoreCounters) {
-        let add = |sum: &mut u64, count: &Counter| *sum = sum.wrapping_add(count.value());
-        add(&mut self.requests, &stripe.requests);
-        add(&mut self.bytes, &stripe.bytes_out);
-        add(&mut self.bytes, &stripe.bytes_in);
-        add(&mut self.relayed, &stripe.bytes_relayed);
+    fn add(&mut self, counters: &MemberCoreCounters) {
+        let add_count = |sum: &mut u64, count: &Counter| *sum = sum.wrapping_add(count.value());
+        add_count(&mut self.requests, &counters.requests);
+        add_count(&mut self.bytes, &counters.bytes_out);
+        add_count(&mut self.bytes, &counters.bytes_in);
+        add_count(&mut self.relayed_bytes, &counters.bytes_relayed);
     }
 
     /// Returns the number of requests, and a number that changes with any other work. `requests` is `true` if
@@ -239,7 +258,7 @@ impl TrafficTotals {
     fn work_counts(self, requests: bool) -> (u64, u64) {
         match requests {
             // A request that became a byte stream costs as long as that lasts.
-            true => (self.requests, self.relayed),
+            true => (self.requests, self.relayed_bytes),
             false => (0, self.requests.wrapping_add(self.bytes)),
         }
     }
@@ -262,22 +281,22 @@ mod tests {
     #[test]
     fn byte_streams_are_no_requests_whatever_they_began_as() {
         let (http, tcp) = (MemberCoreCounters::default(), MemberCoreCounters::default());
-        let of = |stripe: &MemberCoreCounters, requests| {
-            let mut ever = TrafficTotals::default();
-            ever.add(stripe);
-            ever.work_counts(requests)
+        let work_counts = |counters: &MemberCoreCounters, requests| {
+            let mut totals = TrafficTotals::default();
+            totals.add(counters);
+            totals.work_counts(requests)
         };
-        let now = || {
-            let (one, other) = (of(&http, true), of(&tcp, false));
-            (one.0 + other.0, one.1 + other.1)
+        let current_counts = || {
+            let (http_counts, tcp_counts) = (work_counts(&http, true), work_counts(&tcp, false));
+            (http_counts.0 + tcp_counts.0, http_counts.1 + tcp_counts.1)
         };
         http.requests.add(5);
         http.bytes_in.add(1000);
-        assert_eq!(now(), (5, 0));
+        assert_eq!(current_counts(), (5, 0));
         // A WebSocket.
         http.bytes_relayed.add(7);
-        assert_eq!(now(), (5, 7));
+        assert_eq!(current_counts(), (5, 7));
         tcp.bytes_out.add(2);
-        assert_eq!(now(), (5, 9));
+        assert_eq!(current_counts(), (5, 9));
     }
 }

@@ -90,68 +90,68 @@ struct ProbeTarget {
 impl ProbeRunner {
     /// Returns no checks, and the receiver of their results. Checks will run on `runtime`.
     pub(crate) fn new(runtime: Handle) -> (Self, mpsc::Receiver<ProbeResult>) {
-        let (findings, inbox) = mpsc::channel(MAX_RESULTS);
-        let gate = Arc::new(Semaphore::new(MAX_CONCURRENT));
-        (Self { runtime, groups: BTreeMap::new(), results: findings, permits: gate }, inbox)
+        let (results, receiver) = mpsc::channel(MAX_RESULTS);
+        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
+        (Self { runtime, groups: BTreeMap::new(), results, permits }, receiver)
     }
 
     /// Starts and stops checks in line with the groups in force. Checks of members with an unchanged address
     /// and settings continue without a break.
     pub(crate) fn update(&mut self, control: &ControlPlane) {
-        let mut before = std::mem::take(&mut self.groups);
+        let mut previous_groups = std::mem::take(&mut self.groups);
         // New checks, each with its group, its member and the previous duty.
-        let mut fresh = Vec::new();
-        for (name, ruled) in &control.groups {
-            let known = before.remove(name);
-            let Some(probe) = &ruled.settings.probe else {
-                known.into_iter().for_each(GroupProbes::stop);
+        let mut new_targets = Vec::new();
+        for (name, group_state) in &control.groups {
+            let previous_probes = previous_groups.remove(name);
+            let Some(probe) = &group_state.settings.probe else {
+                previous_probes.into_iter().for_each(GroupProbes::stop);
                 continue;
             };
-            let mut group = match known {
+            let mut previous_tasks = match previous_probes {
                 // The members of a group change only with its settings.
-                Some(known) if Arc::ptr_eq(&known.settings, &ruled.settings) => {
-                    self.groups.insert(Arc::clone(name), known);
+                Some(previous) if Arc::ptr_eq(&previous.settings, &group_state.settings) => {
+                    self.groups.insert(Arc::clone(name), previous);
                     continue;
                 }
-                known => known.map_or_else(BTreeMap::new, |known| known.members),
+                previous => previous.map_or_else(BTreeMap::new, |known| known.members),
             };
             let mut members = BTreeMap::new();
             // A member without an address cannot be checked.
-            let placed = ruled.analyzer.members().filter(|(_, spec, _)| spec.address.port() != 0);
-            for (member, spec, _) in placed {
-                let target = ProbeTarget::new(probe, &ruled.settings, &spec.name, spec.address);
-                match group.remove(&member) {
-                    Some(running) if *running.target == target => {
-                        members.insert(member, running);
+            let resolved = group_state.analyzer.members().filter(|(_, spec, _)| spec.address.port() != 0);
+            for (member, spec, _) in resolved {
+                let target = ProbeTarget::new(probe, &group_state.settings, &spec.name, spec.address);
+                match previous_tasks.remove(&member) {
+                    Some(probe_task) if *probe_task.target == target => {
+                        members.insert(member, probe_task);
                     }
-                    running => {
-                        let duty = running.map(|running| {
-                            running.task.abort();
-                            running.ownership
+                    previous_task => {
+                        let ownership = previous_task.map(|probe_task| {
+                            probe_task.task.abort();
+                            probe_task.ownership
                         });
-                        fresh.push((Arc::clone(name), member, target, duty.unwrap_or_default()));
+                        new_targets.push((Arc::clone(name), member, target, ownership.unwrap_or_default()));
                     }
                 }
             }
-            group.into_values().for_each(|running| running.task.abort());
-            let settings = Arc::clone(&ruled.settings);
+            previous_tasks.into_values().for_each(|probe_task| probe_task.task.abort());
+            let settings = Arc::clone(&group_state.settings);
             self.groups.insert(Arc::clone(name), GroupProbes { settings, members });
         }
-        before.into_values().for_each(GroupProbes::stop);
-        let many = u32::try_from(fresh.len()).unwrap_or(u32::MAX);
-        for (name, member, target, duty) in fresh {
-            let spread = (START_SPACING * many).min(target.settings.interval);
+        previous_groups.into_values().for_each(GroupProbes::stop);
+        let target_count = u32::try_from(new_targets.len()).unwrap_or(u32::MAX);
+        for (name, member, target, ownership) in new_targets {
+            let max_delay = (START_SPACING * target_count).min(target.settings.interval);
             let target = Arc::new(target);
             let task = self.runtime.spawn(check_forever(
                 (Arc::clone(&name), member),
                 Arc::clone(&target),
-                Arc::clone(&duty),
-                spread.mul_f64(random_fraction()),
+                Arc::clone(&ownership),
+                max_delay.mul_f64(random_fraction()),
                 Arc::clone(&self.permits),
                 self.results.clone(),
             ));
             if let Some(group) = self.groups.get_mut(&name) {
-                group.members.insert(member, ProbeTask { target, ownership: duty, task });
+                group.members.insert(member, ProbeTask { target, ownership, task });
             }
         }
     }
@@ -169,14 +169,14 @@ impl ProbeRunner {
 
 impl GroupProbes {
     fn stop(self) {
-        self.members.into_values().for_each(|running| running.task.abort());
+        self.members.into_values().for_each(|probe_task| probe_task.task.abort());
     }
 }
 
 /// Handles the results of checks while there are checks.
-pub(crate) async fn handle_results(inner: &EngineShared, mut findings: mpsc::Receiver<ProbeResult>) {
+pub(crate) async fn handle_results(inner: &EngineShared, mut results: mpsc::Receiver<ProbeResult>) {
     let mut batch = Vec::new();
-    while findings.recv_many(&mut batch, MAX_RESULTS).await > 0 {
+    while results.recv_many(&mut batch, MAX_RESULTS).await > 0 {
         lock(&inner.control).record_probes(&batch, inner.clock.now());
         inner.wake.notify_one();
         inner.probes_finished.notify_waiters();
@@ -189,27 +189,27 @@ pub(crate) async fn handle_results(inner: &EngineShared, mut findings: mpsc::Rec
 async fn check_forever(
     (group, member): (Arc<str>, MemberId),
     target: Arc<ProbeTarget>,
-    duty: Arc<ProbeOwnership>,
-    wait: Duration,
-    gate: Arc<Semaphore>,
-    findings: mpsc::Sender<ProbeResult>,
+    ownership: Arc<ProbeOwnership>,
+    delay: Duration,
+    permits: Arc<Semaphore>,
+    results: mpsc::Sender<ProbeResult>,
 ) {
     let name: Arc<str> = Arc::from(&*target.name);
     let interval = target.settings.interval;
-    sleep(wait).await;
+    sleep(delay).await;
     loop {
-        if duty.is_covered(interval, target.settings.timeout, Instant::now()) {
-            duty.until_requested(Instant::now() + interval.mul_f64(0.9 + 0.2 * random_fraction())).await;
+        if ownership.is_covered(interval, target.settings.timeout, Instant::now()) {
+            ownership.until_requested(Instant::now() + interval.mul_f64(0.9 + 0.2 * random_fraction())).await;
             continue;
         }
-        let Ok(place) = gate.acquire().await else { return };
-        let begun = Instant::now();
+        let Ok(permit) = permits.acquire().await else { return };
+        let started_at = Instant::now();
         let outcome = target.run_check().await;
-        drop(place);
+        drop(permit);
         match outcome {
             Ok(outcome) => {
                 let (group, name) = (Arc::clone(&group), Arc::clone(&name));
-                if findings.send(ProbeResult { group, member, name, outcome }).await.is_err() {
+                if results.send(ProbeResult { group, member, name, outcome }).await.is_err() {
                     return;
                 }
             }
@@ -217,18 +217,18 @@ async fn check_forever(
             Err(error) => warn_unable(&error),
         }
         // However often an immediate check is requested, checks are hardly more frequent than usual.
-        sleep_until(begun + interval / 2).await;
-        duty.until_requested(begun + interval.mul_f64(0.9 + 0.2 * random_fraction())).await;
+        sleep_until(started_at + interval / 2).await;
+        ownership.until_requested(started_at + interval.mul_f64(0.9 + 0.2 * random_fraction())).await;
     }
 }
 
 /// Warns that this process cannot run checks, at most once per second over all members.
 #[cold]
 fn warn_unable(error: &io::Error) {
-    static SAID: Mutex<Option<Instant>> = Mutex::new(None);
-    let mut said = lock(&SAID);
-    if said.is_none_or(|said| said.elapsed() >= Duration::from_secs(1)) {
-        *said = Some(Instant::now());
+    static LAST_WARNING: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last_warning = lock(&LAST_WARNING);
+    if last_warning.is_none_or(|last| last.elapsed() >= Duration::from_secs(1)) {
+        *last_warning = Some(Instant::now());
         tracing::warn!("health checks cannot be made: {error}; members stay as they were known");
     }
 }
@@ -300,25 +300,27 @@ impl ProbeTarget {
     /// # Errors
     /// This process has no file descriptor, memory or port left for a check.
     async fn run_check(&self) -> io::Result<Result<(), String>> {
-        let patience = self.settings.timeout;
-        let late = |_| Ok(Err(format!("no answer within {} s", patience.as_secs_f64())));
+        let time_limit = self.settings.timeout;
+        let timed_out = |_| Ok(Err(format!("no answer within {} s", time_limit.as_secs_f64())));
         let Some(addresses) = &self.addresses else {
-            return timeout(patience, check::check_member(self, self.address)).await.unwrap_or_else(late);
-        };
-        let mut first = None;
-        for place in addresses.check_order() {
-            match timeout(patience, check::check_member(self, addresses.at(place)))
+            return timeout(time_limit, check::check_member(self, self.address))
                 .await
-                .unwrap_or_else(late)?
+                .unwrap_or_else(timed_out);
+        };
+        let mut first_error = None;
+        for index in addresses.check_order() {
+            match timeout(time_limit, check::check_member(self, addresses.at(index)))
+                .await
+                .unwrap_or_else(timed_out)?
             {
                 Ok(()) => {
-                    addresses.record_passed(place);
+                    addresses.record_passed(index);
                     return Ok(Ok(()));
                 }
-                Err(why) => drop(first.get_or_insert(why)),
+                Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        Ok(Err(first.unwrap_or_else(|| "its name has no address".to_owned())))
+        Ok(Err(first_error.unwrap_or_else(|| "its name has no address".to_owned())))
     }
 }
 

@@ -17,26 +17,26 @@ pub(crate) fn publication(
     now: Time,
 ) -> Option<PublishedPlan> {
     let plan = analyzer.plan(now)?;
-    let chosen: BTreeSet<MemberId> = plan.members().iter().map(|member| member.id).collect();
-    let (mut here, mut others) = (BTreeMap::new(), Vec::new());
+    let plan_ids: BTreeSet<MemberId> = plan.members().iter().map(|member| member.id).collect();
+    let (mut member_records, mut others) = (BTreeMap::new(), Vec::new());
     for (id, spec, vitals) in analyzer.members() {
         let record = records.remove(&id);
         let record = record.unwrap_or_else(|| MemberRecord::new(id, Arc::clone(vitals), cores));
-        if !chosen.contains(&id) {
+        if !plan_ids.contains(&id) {
             others.push((Arc::clone(&spec.name), Arc::clone(&record)));
         }
-        here.insert(id, record);
+        member_records.insert(id, record);
     }
-    *records = here;
-    let of_plan = plan.members().iter().filter_map(|member| records.get(&member.id).cloned()).collect();
-    let kept = draining_plan(analyzer, records, settings, &plan);
+    *records = member_records;
+    let plan_records = plan.members().iter().filter_map(|member| records.get(&member.id).cloned()).collect();
+    let reserve_plan = draining_plan(analyzer, records, settings, &plan);
     let draining = analyzer.draining_members().collect();
     Some(PublishedPlan {
         plan,
-        records: of_plan,
+        records: plan_records,
         others,
         draining,
-        draining_plan: kept,
+        draining_plan: reserve_plan,
         settings: Arc::clone(settings),
     })
 }
@@ -49,11 +49,14 @@ pub(crate) fn draining_plan(
     settings: &Arc<GroupSettings>,
     plan: &Plan,
 ) -> Option<Arc<PublishedPlan>> {
-    let members = Some(analyzer.reserve_members(settings.keeps_drained)).filter(|kept| !kept.is_empty())?;
+    let members =
+        Some(analyzer.reserve_members(settings.keeps_drained)).filter(|reserve| !reserve.is_empty())?;
     let records = members.iter().filter_map(|member| records.get(&member.id).cloned()).collect();
-    let rules = (plan.strategy(), plan.params().clone());
-    let (plan, settings) =
-        (Plan::new(rules.0, rules.1, members).with_admission(plan.has_admission()), Arc::clone(settings));
+    let strategy_and_params = (plan.strategy(), plan.params().clone());
+    let (plan, settings) = (
+        Plan::new(strategy_and_params.0, strategy_and_params.1, members).with_admission(plan.has_admission()),
+        Arc::clone(settings),
+    );
     Some(Arc::new(PublishedPlan {
         plan,
         records,

@@ -21,11 +21,11 @@ pub(crate) struct MemberHosts {
 
 impl MemberHosts {
     pub(crate) fn new(analyzer: &Analyzer, settings: &GroupSettings) -> Self {
-        let host = |spec: &MemberSpec| match settings.hosts.get(&spec.name) {
+        let host_name = |spec: &MemberSpec| match settings.hosts.get(&spec.name) {
             Some(label) => Arc::clone(label),
             None => spec.address.ip().to_canonical().to_string().into(),
         };
-        let by_member = analyzer.members().map(|(id, spec, _)| (id, host(spec))).collect();
+        let by_member = analyzer.members().map(|(id, spec, _)| (id, host_name(spec))).collect();
         Self { by_member, shared: BTreeMap::new() }
     }
 
@@ -90,20 +90,20 @@ impl ControlPlane {
         if !self.host_sharing.is_due() {
             return;
         }
-        let stakes = self.groups.values().flat_map(GroupState::stakes);
-        let stakes: Vec<HostWork> = stakes.collect();
-        self.neighbours.observe(&stakes, now);
-        for (name, ruled) in &mut self.groups {
-            ruled.update_shared_hosts(name, &self.neighbours);
+        let work = self.groups.values().flat_map(GroupState::host_work);
+        let host_work: Vec<HostWork> = work.collect();
+        self.shared_hosts.observe(&host_work, now);
+        for (name, group_state) in &mut self.groups {
+            group_state.update_shared_hosts(name, &self.shared_hosts);
         }
-        while let Some(event) = self.neighbours.poll_event() {
+        while let Some(event) = self.shared_hosts.poll_event() {
             self.event_log.write(event);
         }
     }
 }
 
 impl GroupState {
-    fn stakes(&self) -> impl Iterator<Item = HostWork> + '_ {
+    fn host_work(&self) -> impl Iterator<Item = HostWork> + '_ {
         self.analyzer.members().filter_map(|(id, _, vitals)| {
             let host = Arc::clone(self.hosts.by_member.get(&id)?);
             Some(HostWork {
@@ -114,16 +114,17 @@ impl GroupState {
         })
     }
 
-    fn update_shared_hosts(&mut self, name: &Arc<str>, neighbours: &SharedHosts) {
-        let MemberHosts { by_member: of, shared } = &mut self.hosts;
+    fn update_shared_hosts(&mut self, name: &Arc<str>, shared_hosts: &SharedHosts) {
+        let MemberHosts { by_member, shared } = &mut self.hosts;
         shared.clear();
-        for (id, host) in of {
-            let share = neighbours.share(host, name);
+        for (id, host) in by_member {
+            let share = shared_hosts.share(host, name);
             self.analyzer.set_host_share(*id, share);
             if share.1 > 1 {
-                let others = neighbours.others(host, name);
-                let others = others.into_iter().map(|(name, part)| (name.to_string(), part)).collect();
-                shared.insert(*id, HostStatus { name: host.to_string(), own: share.0, others });
+                let other_shares = shared_hosts.others(host, name);
+                let other_shares =
+                    other_shares.into_iter().map(|(name, share)| (name.to_string(), share)).collect();
+                shared.insert(*id, HostStatus { name: host.to_string(), own: share.0, others: other_shares });
             }
         }
     }
@@ -134,22 +135,22 @@ mod tests {
     use super::*;
 
     fn hosts(names: &[&str]) -> MemberHosts {
-        let of = names.iter().zip(0..).map(|(name, id)| (MemberId(id), Arc::from(*name))).collect();
-        MemberHosts { by_member: of, shared: BTreeMap::new() }
+        let by_member = names.iter().zip(0..).map(|(name, id)| (MemberId(id), Arc::from(*name))).collect();
+        MemberHosts { by_member, shared: BTreeMap::new() }
     }
 
     #[test]
     fn hosts_matter_as_long_as_several_groups_have_one() {
-        let mut sharing = HostSharing::default();
-        let (one, other) = (hosts(&["a", "b", "b"]), hosts(&["b", "c"]));
-        sharing.add(&one);
-        assert!(!sharing.is_due(), "a group does not share a host with itself");
-        sharing.add(&other);
-        assert!(sharing.is_due() && sharing.is_due());
-        sharing.remove(&one);
-        assert!(sharing.is_due(), "who shared one has to be told");
-        assert!(!sharing.is_due());
-        sharing.remove(&other);
-        assert!(sharing.groups.is_empty());
+        let mut host_sharing = HostSharing::default();
+        let (first, second) = (hosts(&["a", "b", "b"]), hosts(&["b", "c"]));
+        host_sharing.add(&first);
+        assert!(!host_sharing.is_due(), "a group does not share a host with itself");
+        host_sharing.add(&second);
+        assert!(host_sharing.is_due() && host_sharing.is_due());
+        host_sharing.remove(&first);
+        assert!(host_sharing.is_due(), "who shared one has to be told");
+        assert!(!host_sharing.is_due());
+        host_sharing.remove(&second);
+        assert!(host_sharing.groups.is_empty());
     }
 }

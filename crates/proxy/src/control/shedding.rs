@@ -37,7 +37,7 @@ struct SheddingSample {
 #[derive(Debug)]
 struct SheddingPeriod {
     since: Time,
-    last: Time,
+    last_rejection: Time,
     count: u64,
     /// The most frequent reason at the last sample with rejections; `None` before this process has rejected
     /// any.
@@ -53,15 +53,20 @@ impl SheddingTracker {
 
     /// Continues after the previous process, whose last event of these kinds is `last`. If that process
     /// reported the begin, this one reports the end.
-    pub(crate) fn resume(&mut self, last: Option<EventKind>, now: Time) {
-        if last == Some(EventKind::Shedding) {
-            self.period.get_or_insert(SheddingPeriod { since: now, last: now, count: 0, reason: None });
+    pub(crate) fn resume(&mut self, last_event: Option<EventKind>, now: Time) {
+        if last_event == Some(EventKind::Shedding) {
+            self.period.get_or_insert(SheddingPeriod {
+                since: now,
+                last_rejection: now,
+                count: 0,
+                reason: None,
+            });
         }
     }
 
     /// Returns the time at which the current shedding began.
     pub(crate) fn since(&self) -> Option<Time> {
-        self.period.as_ref().map(|spell| spell.since)
+        self.period.as_ref().map(|period| period.since)
     }
 
     /// Returns the share of requests rejected in the last ten seconds, 0 to 1, or since shedding began.
@@ -69,9 +74,9 @@ impl SheddingTracker {
     pub(crate) fn share(&self) -> Option<f64> {
         self.period.as_ref()?;
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else { return Some(0.0) };
-        let refused: u64 = between(first, last).iter().sum();
-        let all = refused + last.completed.saturating_sub(first.completed);
-        Some(if all > 0 { refused as f64 / all as f64 } else { 0.0 })
+        let refused: u64 = rejections_between(first, last).iter().sum();
+        let total = refused + last.completed.saturating_sub(first.completed);
+        Some(if total > 0 { refused as f64 / total as f64 } else { 0.0 })
     }
 
     /// Returns the most frequent reason.
@@ -81,9 +86,9 @@ impl SheddingTracker {
 
     /// Returns the number of requests rejected between the last two samples.
     pub(crate) fn recent_count(&self) -> u64 {
-        let mut looks = self.samples.iter().rev();
-        let (Some(last), Some(before)) = (looks.next(), looks.next()) else { return 0 };
-        between(before, last).iter().sum()
+        let mut samples = self.samples.iter().rev();
+        let (Some(latest), Some(previous)) = (samples.next(), samples.next()) else { return 0 };
+        rejections_between(previous, latest).iter().sum()
     }
 
     /// Adds rejected requests to the members that took none, each with the reason why it took none.
@@ -103,66 +108,70 @@ impl SheddingTracker {
     /// if any. `in_flight` is the number of requests in flight at the members.
     pub(crate) fn sample(
         &mut self,
-        (refused, ended): (RejectionCounts, u64),
+        (rejected, completed): (RejectionCounts, u64),
         in_flight: u32,
         group: &str,
         now: Time,
     ) -> Option<Event> {
-        let look = SheddingSample { at: now, rejected: refused, completed: ended };
-        let before = self.samples.back().copied().unwrap_or_default();
-        let lately = between(&before, &look);
-        let new: u64 = lately.iter().sum();
+        let sample = SheddingSample { at: now, rejected, completed };
+        let previous = self.samples.back().copied().unwrap_or_default();
+        let new_rejections = rejections_between(&previous, &sample);
+        let new_count: u64 = new_rejections.iter().sum();
         if self.period.is_none() {
             self.samples.clear();
-            self.samples.push_back(before);
+            self.samples.push_back(previous);
         }
-        self.samples.push_back(look);
+        self.samples.push_back(sample);
         // The first sample is at most as old as the window of the share.
-        while self.samples.get(1).is_some_and(|next| now.since(next.at) >= QUIET_PERIOD) {
+        while self.samples.get(1).is_some_and(|second| now.since(second.at) >= QUIET_PERIOD) {
             self.samples.pop_front();
         }
-        let most = Self::REASONS.into_iter().zip(lately).max_by_key(|(_, count)| *count);
-        let reason = most.map(|(reason, _)| reason).filter(|_| new > 0);
-        let event = |kind, why, inputs: [(&str, f64); 2]| {
+        let most_frequent = Self::REASONS.into_iter().zip(new_rejections).max_by_key(|(_, count)| *count);
+        let reason = most_frequent.map(|(reason, _)| reason).filter(|_| new_count > 0);
+        let new_event = |kind, why, inputs: [(&str, f64); 2]| {
             let inputs = inputs.map(|(name, value)| (name.to_owned(), value)).to_vec();
             Some(Event { kind, group: group.into(), member: None, why, inputs })
         };
         match &mut self.period {
-            None if new == 0 => None,
+            None if new_count == 0 => None,
             None => {
-                self.period = Some(SheddingPeriod { since: now, last: now, count: new, reason });
-                let requests =
-                    if new == 1 { "1 request was".to_owned() } else { format!("{new} requests were") };
-                let full = match reason {
-                    Some(Reason::Shed) | None => "its members have as many as they can work on",
-                    Some(other) => other.sentence(),
+                self.period =
+                    Some(SheddingPeriod { since: now, last_rejection: now, count: new_count, reason });
+                let requests_text = if new_count == 1 {
+                    "1 request was".to_owned()
+                } else {
+                    format!("{new_count} requests were")
                 };
-                let why = format!("{requests} refused: {full}");
-                event(
+                let cause = match reason {
+                    Some(Reason::Shed) | None => "its members have as many as they can work on",
+                    Some(reason) => reason.sentence(),
+                };
+                let message = format!("{requests_text} refused: {cause}");
+                new_event(
                     EventKind::Shedding,
-                    why,
-                    [("refused", new as f64), ("in_flight", f64::from(in_flight))],
+                    message,
+                    [("refused", new_count as f64), ("in_flight", f64::from(in_flight))],
                 )
             }
-            Some(spell) if new > 0 => {
-                spell.last = now;
-                spell.count += new;
-                spell.reason = reason;
+            Some(period) if new_count > 0 => {
+                period.last_rejection = now;
+                period.count += new_count;
+                period.reason = reason;
                 None
             }
-            Some(spell) if now.since(spell.last) >= QUIET_PERIOD => {
-                let lasted = spell.last.since(spell.since).as_secs_f64() + 1.0;
-                let count = spell.count;
+            Some(period) if now.since(period.last_rejection) >= QUIET_PERIOD => {
+                let duration = period.last_rejection.since(period.since).as_secs_f64() + 1.0;
+                let count = period.count;
                 self.period = None;
-                let calm = QUIET_PERIOD.as_secs();
-                let before = match count {
+                let quiet_seconds = QUIET_PERIOD.as_secs();
+                let previous_count = match count {
                     // The number of requests that the previous process rejected is unknown.
                     0 => String::new(),
-                    1 => format!("; 1 was in {lasted:.0} s before"),
-                    _ => format!("; {count} were in {lasted:.0} s before"),
+                    1 => format!("; 1 was in {duration:.0} s before"),
+                    _ => format!("; {count} were in {duration:.0} s before"),
                 };
-                let why = format!("no request was refused for {calm} s{before}");
-                event(EventKind::ShedEnded, why, [("refused", count as f64), ("seconds", lasted)])
+                let message = format!("no request was refused for {quiet_seconds} s{previous_count}");
+                new_event(EventKind::ShedEnded, message, [("refused", count as f64), ("seconds", duration)])
             }
             Some(_) => None,
         }
@@ -170,9 +179,9 @@ impl SheddingTracker {
 }
 
 /// Returns the number of rejections between two samples, by reason.
-fn between(first: &SheddingSample, last: &SheddingSample) -> RejectionCounts {
+fn rejections_between(first: &SheddingSample, last: &SheddingSample) -> RejectionCounts {
     let mut counts = last.rejected;
-    counts.iter_mut().zip(first.rejected).for_each(|(count, before)| *count = count.saturating_sub(before));
+    counts.iter_mut().zip(first.rejected).for_each(|(count, earlier)| *count = count.saturating_sub(earlier));
     counts
 }
 
@@ -186,63 +195,63 @@ mod tests {
 
     #[test]
     fn it_is_told_once_that_it_begins_and_once_that_it_is_over() {
-        let mut refusals = SheddingTracker::default();
-        let mut said = Vec::new();
-        let mut refused = 0;
+        let mut tracker = SheddingTracker::default();
+        let mut events = Vec::new();
+        let mut rejected = 0;
         for second in 0..40 {
-            refused += match second {
+            rejected += match second {
                 3 => 7,
                 4 | 9 => 1,
                 _ => 0,
             };
-            let found = refusals.sample(([refused, 0, 0], 0), 12, "web", at(second));
-            said.extend(found.map(|event| (second, event.kind, event.why)));
-            let goes_on = (3..19).contains(&second).then_some(at(3));
-            assert_eq!(refusals.since(), goes_on, "at {second} s");
+            let event = tracker.sample(([rejected, 0, 0], 0), 12, "web", at(second));
+            events.extend(event.map(|event| (second, event.kind, event.why)));
+            let expected_since = (3..19).contains(&second).then_some(at(3));
+            assert_eq!(tracker.since(), expected_since, "at {second} s");
         }
-        let why = |text: &str| text.to_owned();
+        let owned = |text: &str| text.to_owned();
         assert_eq!(
-            said,
+            events,
             [
                 (
                     3,
                     EventKind::Shedding,
-                    why("7 requests were refused: its members have as many as they can work on")
+                    owned("7 requests were refused: its members have as many as they can work on")
                 ),
-                (19, EventKind::ShedEnded, why("no request was refused for 10 s; 9 were in 7 s before")),
+                (19, EventKind::ShedEnded, owned("no request was refused for 10 s; 9 were in 7 s before")),
             ]
         );
     }
 
     #[test]
     fn members_have_the_reasons_for_which_they_took_none() {
-        let mut refusals = SheddingTracker::default();
-        let [one, other] = [MemberId(1), MemberId(2)];
-        refusals.attribute(3, &[(one, "limit"), (other, "down")]);
-        refusals.attribute(2, &[(one, "member_full")]);
+        let mut tracker = SheddingTracker::default();
+        let [first, second] = [MemberId(1), MemberId(2)];
+        tracker.attribute(3, &[(first, "limit"), (second, "down")]);
+        tracker.attribute(2, &[(first, "member_full")]);
         let expected = |counts: &[(&str, u64)]| {
             counts.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect::<BTreeMap<_, _>>()
         };
-        assert_eq!(refusals.member_rejections(one), expected(&[("limit", 3), ("member_full", 2)]));
-        assert_eq!(refusals.member_rejections(other), expected(&[("down", 3)]));
-        assert_eq!(refusals.member_rejections(MemberId(3)), expected(&[]));
+        assert_eq!(tracker.member_rejections(first), expected(&[("limit", 3), ("member_full", 2)]));
+        assert_eq!(tracker.member_rejections(second), expected(&[("down", 3)]));
+        assert_eq!(tracker.member_rejections(MemberId(3)), expected(&[]));
     }
 
     #[test]
     fn the_share_is_of_ten_seconds_or_since_it_began() {
-        let mut refusals = SheddingTracker::default();
+        let mut tracker = SheddingTracker::default();
         let mut counts = ([0, 0, 0], 0);
         for second in 0..30 {
             // A hundred requests per second; from the fifth second on 20 are rejected, from the tenth on 60,
             // for another reason.
-            let refused = match second {
+            let rejected = match second {
                 0..5 => [0, 0, 0],
                 5..10 => [20, 0, 0],
                 _ => [20, 60, 0],
             };
-            counts.0.iter_mut().zip(refused).for_each(|(all, new)| *all += new);
-            counts.1 += 100 - refused.iter().sum::<u64>();
-            refusals.sample(counts, 12, "web", at(second));
+            counts.0.iter_mut().zip(rejected).for_each(|(total, new)| *total += new);
+            counts.1 += 100 - rejected.iter().sum::<u64>();
+            tracker.sample(counts, 12, "web", at(second));
             let (share, reason) = match second {
                 0..5 => (None, None),
                 5..10 => (Some(0.2), Some(Reason::Shed)),
@@ -257,32 +266,32 @@ mod tests {
                 }
                 _ => (Some(0.8), Some(Reason::QueueFull)),
             };
-            let close = match (refusals.share(), share) {
-                (Some(one), Some(other)) => (one - other).abs() < 1e-9,
-                (one, other) => one == other,
+            let matches = match (tracker.share(), share) {
+                (Some(actual), Some(expected)) => (actual - expected).abs() < 1e-9,
+                (actual, expected) => actual == expected,
             };
-            assert!(close, "at {second} s: {:?}, not {share:?}", refusals.share());
-            assert_eq!(refusals.reason(), reason, "at {second} s");
-            assert_eq!(refusals.recent_count(), refused.iter().sum::<u64>(), "at {second} s");
-            assert!(refusals.samples.len() <= 11, "bounded");
+            assert!(matches, "at {second} s: {:?}, not {share:?}", tracker.share());
+            assert_eq!(tracker.reason(), reason, "at {second} s");
+            assert_eq!(tracker.recent_count(), rejected.iter().sum::<u64>(), "at {second} s");
+            assert!(tracker.samples.len() <= 11, "bounded");
         }
         // Nothing is rejected and nothing arrives: the last share stays until shedding has ended.
-        (30..39).for_each(|second| assert_eq!(refusals.sample(counts, 0, "web", at(second)), None));
-        assert_eq!((refusals.share(), refusals.reason()), (Some(0.8), Some(Reason::QueueFull)));
-        assert!(refusals.sample(counts, 0, "web", at(39)).is_some());
-        assert_eq!((refusals.share(), refusals.reason()), (None, None));
+        (30..39).for_each(|second| assert_eq!(tracker.sample(counts, 0, "web", at(second)), None));
+        assert_eq!((tracker.share(), tracker.reason()), (Some(0.8), Some(Reason::QueueFull)));
+        assert!(tracker.sample(counts, 0, "web", at(39)).is_some());
+        assert_eq!((tracker.share(), tracker.reason()), (None, None));
     }
 
     #[test]
     fn what_the_process_before_has_begun_this_one_ends() {
-        let mut refusals = SheddingTracker::default();
-        let nothing = ([0, 0, 0], 0);
-        refusals.resume(Some(EventKind::ShedEnded), at(0));
-        assert_eq!(refusals.sample(nothing, 0, "web", at(60)), None);
-        refusals.resume(Some(EventKind::Shedding), at(60));
-        assert_eq!((refusals.share(), refusals.reason()), (Some(0.0), None));
-        assert_eq!(refusals.sample(nothing, 0, "web", at(69)), None);
-        let over = refusals.sample(nothing, 0, "web", at(70)).map(|event| (event.kind, event.why));
-        assert_eq!(over, Some((EventKind::ShedEnded, "no request was refused for 10 s".to_owned())));
+        let mut tracker = SheddingTracker::default();
+        let no_counts = ([0, 0, 0], 0);
+        tracker.resume(Some(EventKind::ShedEnded), at(0));
+        assert_eq!(tracker.sample(no_counts, 0, "web", at(60)), None);
+        tracker.resume(Some(EventKind::Shedding), at(60));
+        assert_eq!((tracker.share(), tracker.reason()), (Some(0.0), None));
+        assert_eq!(tracker.sample(no_counts, 0, "web", at(69)), None);
+        let ended = tracker.sample(no_counts, 0, "web", at(70)).map(|event| (event.kind, event.why));
+        assert_eq!(ended, Some((EventKind::ShedEnded, "no request was refused for 10 s".to_owned())));
     }
 }

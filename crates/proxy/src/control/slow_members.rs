@@ -16,7 +16,7 @@ const MIN_RESPONSES: u64 = 20;
 /// The condition ends when the member was not slow for this long.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 /// The condition also ends when the member has sent hardly any response for this long.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENT_PERIOD: Duration = Duration::from_secs(60);
 
 /// The response times of a member.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct SlowMembers {
 #[derive(Debug)]
 struct SlowPeriod {
     since: Time,
-    last: Time,
+    last_slow: Time,
 }
 
 impl SlowMembers {
@@ -55,58 +55,69 @@ impl SlowMembers {
 
     /// Restores the members that the previous process found slow.
     pub(crate) fn resume(&mut self, members: impl IntoIterator<Item = MemberId>, now: Time) {
-        self.periods.extend(members.into_iter().map(|member| (member, SlowPeriod { since: now, last: now })));
+        self.periods
+            .extend(members.into_iter().map(|member| (member, SlowPeriod { since: now, last_slow: now })));
     }
 
     /// Returns the time since which a member is slow, if it is.
     pub(crate) fn since(&self, member: MemberId) -> Option<Time> {
-        self.periods.get(&member).map(|mark| mark.since)
+        self.periods.get(&member).map(|period| period.since)
     }
 
     /// Compares the members of a group and returns the events to report.
-    pub(crate) fn compare(&mut self, paces: &[ResponseTimes], group: &str, now: Time) -> Vec<Event> {
-        let here: BTreeSet<MemberId> = paces.iter().map(|pace| pace.member).collect();
-        self.periods.retain(|member, _| here.contains(member));
-        let usual = group_median(paces);
+    pub(crate) fn compare(&mut self, all_times: &[ResponseTimes], group: &str, now: Time) -> Vec<Event> {
+        let present: BTreeSet<MemberId> = all_times.iter().map(|times| times.member).collect();
+        self.periods.retain(|member, _| present.contains(member));
+        let median_of_group = group_median(all_times);
         let mut events = Vec::new();
-        for pace in paces {
-            let (median, usual) = match (pace.reliable_median(), usual) {
-                (Some(median), Some(usual)) => (Some(median), usual),
+        for times in all_times {
+            let (median, typical) = match (times.reliable_median(), median_of_group) {
+                (Some(median), Some(typical)) => (Some(median), typical),
                 // A member without others to compare with, or a silent one.
                 _ => (None, 0.0),
             };
-            let slow = median.map(|median| median >= SLOW_RATIO * usual && median - usual >= MIN_DIFFERENCE);
-            let event = |kind, why| {
-                let inputs = |median| vec![("median".to_owned(), median), ("group_median".to_owned(), usual)];
-                let inputs = median.map(inputs).unwrap_or_default();
-                Event { kind, group: group.into(), member: Some(Arc::clone(&pace.name)), why, inputs }
+            let is_slow =
+                median.map(|median| median >= SLOW_RATIO * typical && median - typical >= MIN_DIFFERENCE);
+            let new_event = |kind, message| {
+                let to_inputs =
+                    |median| vec![("median".to_owned(), median), ("group_median".to_owned(), typical)];
+                let inputs = median.map(to_inputs).unwrap_or_default();
+                Event {
+                    kind,
+                    group: group.into(),
+                    member: Some(Arc::clone(&times.name)),
+                    why: message,
+                    inputs,
+                }
             };
-            match (self.periods.get_mut(&pace.member), slow) {
+            match (self.periods.get_mut(&times.member), is_slow) {
                 (None, Some(true)) => {
-                    self.periods.insert(pace.member, SlowPeriod { since: now, last: now });
+                    self.periods.insert(times.member, SlowPeriod { since: now, last_slow: now });
                     let median = median.unwrap_or_default();
-                    let why = format!(
+                    let message = format!(
                         "half of its answers take {} or longer, where its group takes {}",
                         format_seconds(median),
-                        format_seconds(usual)
+                        format_seconds(typical)
                     );
-                    events.push(event(EventKind::Slow, why));
+                    events.push(new_event(EventKind::Slow, message));
                 }
-                (Some(mark), Some(true)) => mark.last = now,
-                (Some(mark), Some(false)) if now.since(mark.last) >= QUIET_PERIOD => {
-                    let lasted = mark.last.since(mark.since).as_secs();
-                    self.periods.remove(&pace.member);
-                    let why = format!(
-                        "was not slow for {} s; it was for {lasted} s before",
+                (Some(period), Some(true)) => period.last_slow = now,
+                (Some(period), Some(false)) if now.since(period.last_slow) >= QUIET_PERIOD => {
+                    let slow_seconds = period.last_slow.since(period.since).as_secs();
+                    self.periods.remove(&times.member);
+                    let message = format!(
+                        "was not slow for {} s; it was for {slow_seconds} s before",
                         QUIET_PERIOD.as_secs()
                     );
-                    events.push(event(EventKind::SlowEnded, why));
+                    events.push(new_event(EventKind::SlowEnded, message));
                 }
-                (Some(mark), None) if now.since(mark.last) >= SILENCE => {
-                    self.periods.remove(&pace.member);
-                    let why =
-                        format!("has answered too little for {} s to be called slow", SILENCE.as_secs());
-                    events.push(event(EventKind::SlowEnded, why));
+                (Some(period), None) if now.since(period.last_slow) >= SILENT_PERIOD => {
+                    self.periods.remove(&times.member);
+                    let message = format!(
+                        "has answered too little for {} s to be called slow",
+                        SILENT_PERIOD.as_secs()
+                    );
+                    events.push(new_event(EventKind::SlowEnded, message));
                 }
                 _ => {}
             }
@@ -117,8 +128,8 @@ impl SlowMembers {
 
 /// Returns the median of the members' medians, the lower of two middle ones. Returns `None` if fewer than two
 /// can be compared.
-fn group_median(paces: &[ResponseTimes]) -> Option<f64> {
-    let mut medians: Vec<f64> = paces.iter().filter_map(ResponseTimes::reliable_median).collect();
+fn group_median(all_times: &[ResponseTimes]) -> Option<f64> {
+    let mut medians: Vec<f64> = all_times.iter().filter_map(ResponseTimes::reliable_median).collect();
     medians.sort_by(f64::total_cmp);
     let middle = medians.len().checked_sub(1)? / 2;
     (medians.len() > 1).then(|| medians[middle])
@@ -142,85 +153,96 @@ mod tests {
         Time(0) + Duration::from_secs(second)
     }
 
-    fn pace(nth: u32, answers: u64, median: f64) -> ResponseTimes {
+    fn response_times(index: u32, responses: u64, median: f64) -> ResponseTimes {
         ResponseTimes {
-            member: MemberId(nth),
-            name: format!("m{nth}").into(),
-            responses: answers,
+            member: MemberId(index),
+            name: format!("m{index}").into(),
+            responses,
             median: Some(median).filter(|median| *median > 0.0),
         }
     }
 
-    const NOBODY: [u32; 0] = [];
+    const NONE_SLOW: [u32; 0] = [];
 
     /// Returns the members with these responses and medians that are slow.
-    fn slow(members: &[(u64, f64)]) -> Vec<u32> {
-        let paces: Vec<ResponseTimes> =
-            (0..).zip(members).map(|(nth, (answers, median))| pace(nth, *answers, *median)).collect();
-        let mut slow = SlowMembers::default();
-        let events = slow.compare(&paces, "web", at(1));
-        assert_eq!(events.len(), slow.periods.len());
-        slow.periods.keys().map(|member| member.0).collect()
+    fn slow_indices(members: &[(u64, f64)]) -> Vec<u32> {
+        let all_times: Vec<ResponseTimes> = (0..)
+            .zip(members)
+            .map(|(index, (responses, median))| response_times(index, *responses, *median))
+            .collect();
+        let mut slow_members = SlowMembers::default();
+        let events = slow_members.compare(&all_times, "web", at(1));
+        assert_eq!(events.len(), slow_members.periods.len());
+        slow_members.periods.keys().map(|member| member.0).collect()
     }
 
     #[test]
     fn slow_is_ten_times_the_group_and_fifty_milliseconds() {
-        assert_eq!(slow(&[(100, 0.01), (100, 0.01), (100, 0.1)]), [2]);
-        assert_eq!(slow(&[(100, 0.01), (100, 0.01), (100, 0.099)]), NOBODY, "not ten times");
-        assert_eq!(slow(&[(100, 0.001), (100, 0.001), (100, 0.05)]), NOBODY, "49 ms");
-        assert_eq!(slow(&[(100, 0.001), (100, 0.001), (100, 0.052)]), [2]);
-        assert_eq!(slow(&[(100, 0.01), (100, 0.01), (19, 0.5)]), NOBODY, "too few answers");
-        assert_eq!(slow(&[(100, 0.01), (100, 0.5)]), [1], "of two");
-        assert_eq!(slow(&[(100, 0.01), (100, 0.5), (100, 0.5), (100, 0.01)]), [1, 2], "of half");
-        assert_eq!(slow(&[(100, 0.01), (100, 0.5), (100, 0.5)]), NOBODY, "then that is what the group takes");
-        assert_eq!(slow(&[(100, 0.5)]), NOBODY, "alone");
-        assert_eq!(slow(&[(100, 0.5), (3, 0.01)]), NOBODY, "as good as alone");
-        assert_eq!(slow(&[]), NOBODY);
+        assert_eq!(slow_indices(&[(100, 0.01), (100, 0.01), (100, 0.1)]), [2]);
+        assert_eq!(slow_indices(&[(100, 0.01), (100, 0.01), (100, 0.099)]), NONE_SLOW, "not ten times");
+        assert_eq!(slow_indices(&[(100, 0.001), (100, 0.001), (100, 0.05)]), NONE_SLOW, "49 ms");
+        assert_eq!(slow_indices(&[(100, 0.001), (100, 0.001), (100, 0.052)]), [2]);
+        assert_eq!(slow_indices(&[(100, 0.01), (100, 0.01), (19, 0.5)]), NONE_SLOW, "too few answers");
+        assert_eq!(slow_indices(&[(100, 0.01), (100, 0.5)]), [1], "of two");
+        assert_eq!(slow_indices(&[(100, 0.01), (100, 0.5), (100, 0.5), (100, 0.01)]), [1, 2], "of half");
+        assert_eq!(
+            slow_indices(&[(100, 0.01), (100, 0.5), (100, 0.5)]),
+            NONE_SLOW,
+            "then that is what the group takes"
+        );
+        assert_eq!(slow_indices(&[(100, 0.5)]), NONE_SLOW, "alone");
+        assert_eq!(slow_indices(&[(100, 0.5), (3, 0.01)]), NONE_SLOW, "as good as alone");
+        assert_eq!(slow_indices(&[]), NONE_SLOW);
     }
 
     #[test]
     fn it_is_told_once_that_it_begins_and_once_that_it_is_over() {
-        let mut slow = SlowMembers::default();
-        let mut said = Vec::new();
+        let mut slow_members = SlowMembers::default();
+        let mut reported = Vec::new();
         for second in 0..120 {
-            let (answers, median) = match second {
+            let (responses, median) = match second {
                 5..20 | 25 | 40..50 => (100, 0.8),
                 50..115 => (3, 0.8),
                 _ => (100, 0.01),
             };
-            let paces = [pace(0, 900, 0.01), pace(1, answers, median)];
-            for event in slow.compare(&paces, "web", at(second)) {
-                said.push((second, event.member.unwrap().to_string(), event.kind, event.why));
+            let all_times = [response_times(0, 900, 0.01), response_times(1, responses, median)];
+            for event in slow_members.compare(&all_times, "web", at(second)) {
+                reported.push((second, event.member.unwrap().to_string(), event.kind, event.why));
             }
             let since = match second {
                 5..35 => Some(at(5)),
                 40..109 => Some(at(40)),
                 _ => None,
             };
-            assert_eq!(slow.since(MemberId(1)), since, "at {second} s");
-            assert_eq!(slow.since(MemberId(0)), None);
+            assert_eq!(slow_members.since(MemberId(1)), since, "at {second} s");
+            assert_eq!(slow_members.since(MemberId(0)), None);
         }
-        let one = |second, kind, why: &str| (second, "m1".to_owned(), kind, why.to_owned());
-        let begins = "half of its answers take 800 ms or longer, where its group takes 10 ms";
+        let reported_event =
+            |second, kind, message: &str| (second, "m1".to_owned(), kind, message.to_owned());
+        let begin_text = "half of its answers take 800 ms or longer, where its group takes 10 ms";
         assert_eq!(
-            said,
+            reported,
             [
-                one(5, EventKind::Slow, begins),
-                one(35, EventKind::SlowEnded, "was not slow for 10 s; it was for 20 s before"),
-                one(40, EventKind::Slow, begins),
-                one(109, EventKind::SlowEnded, "has answered too little for 60 s to be called slow"),
+                reported_event(5, EventKind::Slow, begin_text),
+                reported_event(35, EventKind::SlowEnded, "was not slow for 10 s; it was for 20 s before"),
+                reported_event(40, EventKind::Slow, begin_text),
+                reported_event(
+                    109,
+                    EventKind::SlowEnded,
+                    "has answered too little for 60 s to be called slow"
+                ),
             ]
         );
     }
 
     #[test]
     fn the_mark_is_handed_on_and_goes_with_its_member() {
-        let mut slow = SlowMembers::default();
-        slow.resume([MemberId(1), MemberId(2)], at(0));
-        let paces = [pace(0, 900, 0.01), pace(1, 900, 0.01)];
-        assert!(slow.compare(&paces, "web", at(9)).is_empty());
-        assert_eq!((slow.since(MemberId(1)), slow.since(MemberId(2))), (Some(at(0)), None));
-        let over = slow.compare(&paces, "web", at(10));
-        assert_eq!(over.iter().map(|event| event.kind).collect::<Vec<_>>(), [EventKind::SlowEnded]);
+        let mut slow_members = SlowMembers::default();
+        slow_members.resume([MemberId(1), MemberId(2)], at(0));
+        let all_times = [response_times(0, 900, 0.01), response_times(1, 900, 0.01)];
+        assert!(slow_members.compare(&all_times, "web", at(9)).is_empty());
+        assert_eq!((slow_members.since(MemberId(1)), slow_members.since(MemberId(2))), (Some(at(0)), None));
+        let ended = slow_members.compare(&all_times, "web", at(10));
+        assert_eq!(ended.iter().map(|event| event.kind).collect::<Vec<_>>(), [EventKind::SlowEnded]);
     }
 }

@@ -61,26 +61,28 @@ impl GroupSnapshot {
 pub(crate) fn status(inner: &EngineShared) -> StatusReport {
     let now = inner.clock.now();
     let error = lock(&inner.reload_error).clone();
-    let (threads, listeners, names, asking) = {
+    let (threads, listeners, group_names, urgency_groups) = {
         let control = lock(&inner.control);
-        let names: Vec<_> =
+        let group_names: Vec<_> =
             control.settings.groups.iter().map(|group| Arc::clone(&group.spec.name)).collect();
-        let asking = control.settings.listeners.iter().filter(|listener| listener.priority.is_some());
-        let asking: BTreeSet<Arc<str>> =
-            asking.flat_map(ListenerSettings::reachable_groups).cloned().collect();
-        (control.cores, listeners(&control), names, asking)
+        let urgency_listeners =
+            control.settings.listeners.iter().filter(|listener| listener.priority.is_some());
+        let urgency_groups: BTreeSet<Arc<str>> =
+            urgency_listeners.flat_map(ListenerSettings::reachable_groups).cloned().collect();
+        (control.cores, listeners(&control), group_names, urgency_groups)
     };
     // Locks for each group separately: for all of many groups, it would delay changes.
-    let group =
-        |name: &Arc<str>| Some(group(lock(&inner.control).groups.get(name)?, asking.contains(name), now));
-    let groups = names.iter().filter_map(group).collect();
-    let (budget, kept, refused) = inner.limits.memory.status();
+    let group_status = |name: &Arc<str>| {
+        Some(group(lock(&inner.control).groups.get(name)?, urgency_groups.contains(name), now))
+    };
+    let groups = group_names.iter().filter_map(group_status).collect();
+    let (budget, used, rejected) = inner.limits.memory.status();
     StatusReport {
-        memory: MemoryStatus { budget_bytes: budget as u64, kept_bytes: kept as u64, refused },
+        memory: MemoryStatus { budget_bytes: budget as u64, kept_bytes: used as u64, refused: rejected },
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        uptime_seconds: now.since(inner.began).as_secs_f64(),
+        uptime_seconds: now.since(inner.started_at).as_secs_f64(),
         threads,
         stopping: inner.stopping.load(Relaxed),
         last_reload_successful: error.is_none(),
@@ -100,7 +102,7 @@ pub(crate) fn status(inner: &EngineShared) -> StatusReport {
 
 pub(crate) fn buckets(inner: &EngineShared, group: &str) -> Vec<(f64, u64)> {
     match lock(&inner.control).groups.get(group) {
-        Some(ruled) => latency(&ruled.group).below(&BOUNDS),
+        Some(group_state) => latency(&group_state.group).below(&BOUNDS),
         None => Vec::new(),
     }
 }
@@ -108,14 +110,14 @@ pub(crate) fn buckets(inner: &EngineShared, group: &str) -> Vec<(f64, u64)> {
 /// Implements [`Engine::member_counters`](crate::Engine::member_counters).
 pub(crate) fn counters(inner: &EngineShared, group: &str) -> Vec<MemberCounters> {
     let control = lock(&inner.control);
-    let Some(ruled) = control.groups.get(group) else { return Vec::new() };
-    let members = ruled.analyzer.members().filter_map(|(id, spec, vitals)| {
-        let record = ruled.record(id)?;
+    let Some(group_state) = control.groups.get(group) else { return Vec::new() };
+    let members = group_state.analyzer.members().filter_map(|(id, spec, vitals)| {
+        let record = group_state.record(id)?;
         Some(MemberCounters {
             name: Arc::clone(&spec.name),
             in_flight: vitals.in_flight(),
-            requests: record.all_counters().map(|stripe| stripe.requests.value()).sum(),
-            seconds: record.all_counters().map(|stripe| stripe.latency.seconds()).sum(),
+            requests: record.all_counters().map(|counters| counters.requests.value()).sum(),
+            seconds: record.all_counters().map(|counters| counters.latency.seconds()).sum(),
         })
     });
     members.collect()
@@ -124,52 +126,53 @@ pub(crate) fn counters(inner: &EngineShared, group: &str) -> Vec<MemberCounters>
 /// Implements [`Engine::group_snapshot`](crate::Engine::group_snapshot).
 pub(crate) fn group_snapshot(inner: &EngineShared, name: &str) -> Option<GroupSnapshot> {
     let control = lock(&inner.control);
-    let ruled = control.groups.get(name)?;
+    let group_state = control.groups.get(name)?;
     let now = inner.clock.now();
     Some(GroupSnapshot {
-        status: group(ruled, false, now),
-        latency_counts: latency(&ruled.group).counts().to_vec(),
-        processors: ruled.processors(now),
-        other_balancers: other_balancers(ruled),
+        status: group(group_state, false, now),
+        latency_counts: latency(&group_state.group).counts().to_vec(),
+        processors: group_state.processors(now),
+        other_balancers: other_balancers(group_state),
     })
 }
 
 /// Returns the members' work for other balancers.
-fn other_balancers(ruled: &GroupState) -> BTreeMap<String, (f64, f64)> {
-    let coming = |(_, spec, vitals): (MemberId, &MemberSpec, &Arc<Vitals>)| {
-        let coming = vitals.peer_rate_and_waiting();
-        (coming != (0.0, 0.0)).then(|| (spec.name.to_string(), coming))
+fn other_balancers(group_state: &GroupState) -> BTreeMap<String, (f64, f64)> {
+    let peer_load = |(_, spec, vitals): (MemberId, &MemberSpec, &Arc<Vitals>)| {
+        let rate_and_waiting = vitals.peer_rate_and_waiting();
+        (rate_and_waiting != (0.0, 0.0)).then(|| (spec.name.to_string(), rate_and_waiting))
     };
-    ruled.analyzer.members().filter_map(coming).collect()
+    group_state.analyzer.members().filter_map(peer_load).collect()
 }
 
 pub(crate) fn latency(group: &SharedGroup) -> HistogramSum {
-    HistogramSum::merge(group.all_counters().map(|tally| &tally.latency))
+    HistogramSum::merge(group.all_counters().map(|counters| &counters.latency))
 }
 
 fn listeners(control: &ControlPlane) -> Vec<ListenerStatus> {
-    let of = control.settings.listeners.iter().zip(&control.listeners);
-    of.map(|(settings, open)| {
-        let sum = |count: fn(&crate::listener::ListenerCounters) -> &Counter| -> u64 {
-            open.shared.all_counters().map(|of_core| count(of_core).value()).sum()
-        };
-        ListenerStatus {
-            address: open.shared.address.to_string(),
-            protocol: settings.label().to_owned(),
-            group: settings.group.to_string(),
-            others: other_groups(settings),
-            binding: match settings.affinity {
-                Some(_) => "affinity".to_owned(),
-                None => binding(settings.binding).to_owned(),
-            },
-            bindings: bindings(control, settings, open),
-            connections: connections(open),
-            accepted: sum(|count| &count.accepted),
-            refused: sum(|count| &count.refused),
-            disabled: open.disabled,
-        }
-    })
-    .collect()
+    let listeners = control.settings.listeners.iter().zip(&control.listeners);
+    listeners
+        .map(|(settings, state)| {
+            let sum = |count: fn(&crate::listener::ListenerCounters) -> &Counter| -> u64 {
+                state.shared.all_counters().map(|counters| count(counters).value()).sum()
+            };
+            ListenerStatus {
+                address: state.shared.address.to_string(),
+                protocol: settings.label().to_owned(),
+                group: settings.group.to_string(),
+                others: other_groups(settings),
+                binding: match settings.affinity {
+                    Some(_) => "affinity".to_owned(),
+                    None => binding(settings.binding).to_owned(),
+                },
+                bindings: bindings(control, settings, state),
+                connections: connections(state),
+                accepted: sum(|count| &count.accepted),
+                refused: sum(|count| &count.refused),
+                disabled: state.disabled,
+            }
+        })
+        .collect()
 }
 
 /// Returns the groups beside its own that clients of a listener may use, each once.
@@ -184,8 +187,8 @@ fn other_groups(settings: &ListenerSettings) -> Vec<String> {
 }
 
 /// Returns the number of open connections or flows of a listener.
-pub(crate) fn connections(open: &ListenerState) -> u64 {
-    open.shared.all_counters().map(|of_core| of_core.open.value()).sum()
+pub(crate) fn connections(listener: &ListenerState) -> u64 {
+    listener.shared.all_counters().map(|counters| counters.open.value()).sum()
 }
 
 fn binding(binding: BindingMode) -> &'static str {
@@ -200,73 +203,79 @@ fn binding(binding: BindingMode) -> &'static str {
 pub(crate) fn bindings(
     control: &ControlPlane,
     settings: &ListenerSettings,
-    open: &ListenerState,
+    state: &ListenerState,
 ) -> Vec<BindingStatus> {
-    let binds = settings.binding != BindingMode::PerRequest || settings.affinity.is_some();
-    let ruled = control.groups.get(&settings.group).filter(|_| binds);
-    let members = ruled.into_iter().flat_map(|ruled| {
-        ruled.analyzer.members().filter_map(|(id, spec, _)| Some((spec.name.to_string(), ruled.record(id)?)))
+    let keeps_bindings = settings.binding != BindingMode::PerRequest || settings.affinity.is_some();
+    let group_state = control.groups.get(&settings.group).filter(|_| keeps_bindings);
+    let members = group_state.into_iter().flat_map(|group_state| {
+        group_state
+            .analyzer
+            .members()
+            .filter_map(|(id, spec, _)| Some((spec.name.to_string(), group_state.record(id)?)))
     });
     members
         .map(|(member, record)| {
-            let (bound, moved) = open.shared.bindings.counts(record);
+            let (bound, moved) = state.shared.bindings.counts(record);
             BindingStatus { member, bound, moved }
         })
         .collect()
 }
 
 /// Returns the status of a group. `asks` is `true` if requests' urgency is read.
-fn group(ruled: &GroupState, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
-    let tallies = || ruled.group.all_counters();
-    let sum = |count: &dyn Fn(&GroupCounters) -> u64| -> u64 { tallies().map(count).sum() };
-    let members: Vec<MemberStatus> = ruled
+fn group(group_state: &GroupState, reads_urgency: bool, now: plimsoll_brain::Time) -> GroupStatus {
+    let all_counters = || group_state.group.all_counters();
+    let sum = |count: &dyn Fn(&GroupCounters) -> u64| -> u64 { all_counters().map(count).sum() };
+    let members: Vec<MemberStatus> = group_state
         .analyzer
         .status(now)
         .into_iter()
         .map(|(id, mut status)| {
-            if let Some(record) = ruled.record(id) {
+            if let Some(record) = group_state.record(id) {
                 fill_counters(&mut status, record);
             }
-            status.refused = ruled.shedding.member_rejections(id);
-            status.slow_seconds = ruled.slow_members.since(id).map(|since| now.since(since).as_secs_f64());
-            status.load_line = ruled.load_line.member(id);
-            status.host = ruled.hosts.shared_status(id).cloned();
+            status.refused = group_state.shedding.member_rejections(id);
+            status.slow_seconds =
+                group_state.slow_members.since(id).map(|since| now.since(since).as_secs_f64());
+            status.load_line = group_state.load_line.member(id);
+            status.host = group_state.hosts.shared_status(id).cloned();
             status
         })
         .collect();
     let rejected = reason::ALL
         .iter()
-        .map(|reason| (reason.label().to_owned(), sum(&|tally| tally.rejected[*reason as usize].value())))
+        .map(|reason| {
+            (reason.label().to_owned(), sum(&|counters| counters.rejected[*reason as usize].value()))
+        })
         .collect();
     GroupStatus {
-        name: ruled.group.name.to_string(),
-        strategy: ruled.settings.spec.strategy.name.to_owned(),
+        name: group_state.group.name.to_string(),
+        strategy: group_state.settings.spec.strategy.name.to_owned(),
         // The owner of the data plane fills this in.
         balancing_disabled: false,
-        verdict: ruled.analyzer.verdict(),
-        healthy: !ruled.group.published().plan.members().is_empty(),
-        load: ruled.analyzer.load(now),
+        verdict: group_state.analyzer.verdict(),
+        healthy: !group_state.group.published().plan.members().is_empty(),
+        load: group_state.analyzer.load(now),
         members,
         rejected,
-        shedding_seconds: ruled.shedding.since().map(|since| now.since(since).as_secs_f64()),
-        shedding_share: ruled.shedding.share(),
-        shedding_reason: ruled.shedding.reason().map(|reason| reason.label().to_owned()),
-        retries: sum(&|tally| tally.retries.value()),
-        retries_denied: sum(&|tally| tally.retries_denied.value()),
-        hand_overs: ruled.hooks.succeeded,
-        hand_overs_failed: ruled.hooks.failed,
-        queued: ruled.group.wait_queue.waiting(),
-        waits: HistogramSum::merge(tallies().map(|tally| &tally.waits)).latency(),
+        shedding_seconds: group_state.shedding.since().map(|since| now.since(since).as_secs_f64()),
+        shedding_share: group_state.shedding.share(),
+        shedding_reason: group_state.shedding.reason().map(|reason| reason.label().to_owned()),
+        retries: sum(&|counters| counters.retries.value()),
+        retries_denied: sum(&|counters| counters.retries_denied.value()),
+        hand_overs: group_state.hooks.succeeded,
+        hand_overs_failed: group_state.hooks.failed,
+        queued: group_state.group.wait_queue.waiting(),
+        waits: HistogramSum::merge(all_counters().map(|counters| &counters.waits)).latency(),
         urgencies: (0..Urgency::COUNT)
-            .filter(|_| asks)
+            .filter(|_| reads_urgency)
             .map(|urgency| UrgencyStatus {
                 urgency: urgency as u8,
-                served: sum(&|tally| tally.urgencies[urgency].served.value()),
-                refused: sum(&|tally| tally.urgencies[urgency].rejected.value()),
+                served: sum(&|counters| counters.urgencies[urgency].served.value()),
+                refused: sum(&|counters| counters.urgencies[urgency].rejected.value()),
             })
             .collect(),
-        latency: latency(&ruled.group).latency(),
-        load_line: ruled.load_line.status(),
+        latency: latency(&group_state.group).latency(),
+        load_line: group_state.load_line.status(),
         // The caller that queries sources and starts members fills these in.
         discovery: Vec::new(),
         scaler: None,
@@ -275,27 +284,27 @@ fn group(ruled: &GroupState, asks: bool, now: plimsoll_brain::Time) -> GroupStat
 
 /// Returns the number of sessions and leases that moved from a member under alert.
 pub(crate) fn moved_sessions(record: &MemberRecord) -> u64 {
-    let sessions: u64 = record.all_counters().map(|stripe| stripe.moved.value()).sum();
+    let sessions: u64 = record.all_counters().map(|counters| counters.moved.value()).sum();
     sessions + record.leases.moved.load(Relaxed)
 }
 
 fn fill_counters(status: &mut MemberStatus, record: &MemberRecord) {
     let sum = |count: &dyn Fn(&MemberCoreCounters) -> &Counter| -> u64 {
-        record.all_counters().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
+        record.all_counters().map(|counters| count(counters).value()).fold(0, u64::wrapping_add)
     };
-    status.idle_connections = sum(&|stripe| &stripe.idle);
-    status.requests = sum(&|stripe| &stripe.requests);
-    status.failures = sum(&|stripe| &stripe.failures);
-    status.clients_left = sum(&|stripe| &stripe.client_left);
-    status.connects = sum(&|stripe| &stripe.connects);
-    status.bytes_out = sum(&|stripe| &stripe.bytes_out);
-    status.bytes_in = sum(&|stripe| &stripe.bytes_in);
+    status.idle_connections = sum(&|counters| &counters.idle);
+    status.requests = sum(&|counters| &counters.requests);
+    status.failures = sum(&|counters| &counters.failures);
+    status.clients_left = sum(&|counters| &counters.client_left);
+    status.connects = sum(&|counters| &counters.connects);
+    status.bytes_out = sum(&|counters| &counters.bytes_out);
+    status.bytes_in = sum(&|counters| &counters.bytes_in);
     status.moved = moved_sessions(record);
     status.leases = record.leases.held.load(Relaxed);
     status.answers = CLASSES
         .iter()
         .enumerate()
-        .map(|(class, label)| ((*label).to_owned(), sum(&|stripe| &stripe.responses[class])))
+        .map(|(class, label)| ((*label).to_owned(), sum(&|counters| &counters.responses[class])))
         .collect::<BTreeMap<_, _>>();
-    status.latency = HistogramSum::merge(record.all_counters().map(|stripe| &stripe.latency)).latency();
+    status.latency = HistogramSum::merge(record.all_counters().map(|counters| &counters.latency)).latency();
 }

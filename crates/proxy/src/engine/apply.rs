@@ -30,17 +30,17 @@ pub(crate) fn apply(inner: &EngineShared, next: Settings) -> Result<Vec<String>,
     if next.threads != control.settings.threads {
         return Err(StartError::Fixed("threads"));
     }
-    let before = &control.settings.listeners;
-    let same = same_sockets(&next.listeners, before);
-    let backlog = |(place, open): (usize, &Option<usize>)| {
-        open.is_some_and(|open| before[open].backlog != next.listeners[place].backlog)
+    let open_listeners = &control.settings.listeners;
+    let reused_sockets = same_sockets(&next.listeners, open_listeners);
+    let backlog_changed = |(index, reused): (usize, &Option<usize>)| {
+        reused.is_some_and(|open_index| open_listeners[open_index].backlog != next.listeners[index].backlog)
     };
-    if same.iter().enumerate().any(backlog) {
+    if reused_sockets.iter().enumerate().any(backlog_changed) {
         return Err(StartError::Fixed("the backlog of an open listener"));
     }
-    let changes = differences(&control.settings, &next, &same);
+    let changes = differences(&control.settings, &next, &reused_sockets);
     // Steps that may fail.
-    let fresh = bind_new(&mut control, &next, &same)?;
+    let new_listeners = bind_new(&mut control, &next, &reused_sockets)?;
     let log = match &next.access_log {
         Some(settings) => Some(
             AccessLog::open(settings, Arc::clone(&inner.access_dropped))
@@ -53,25 +53,26 @@ pub(crate) fn apply(inner: &EngineShared, next: Settings) -> Result<Vec<String>,
     inner.limits.max_open.store(next.max_connections, std::sync::atomic::Ordering::Relaxed);
     inner.limits.memory.resize(next.max_memory);
     inner.limits.max_descriptors.store(next.max_descriptors, std::sync::atomic::Ordering::Relaxed);
-    let log_before = std::mem::replace(&mut *lock(&inner.access_log), log);
-    let mut told = control.send_to_workers(|| {
+    let previous_log = std::mem::replace(&mut *lock(&inner.access_log), log);
+    let mut all_sent = control.send_to_workers(|| {
         WorkerCommand::AccessLog(lock(&inner.access_log).as_ref().map(AccessLog::sender))
     });
-    if let Some(log) = log_before {
+    if let Some(old_log) = previous_log {
         // The old log's writer ends when the last core has dropped its sender.
-        std::thread::spawn(move || log.close());
+        std::thread::spawn(move || old_log.close());
     }
     let tracing = next.tracing.as_ref().map(|settings| trace::TraceSender {
         batches: inner.traces.clone(),
         dropped: Arc::clone(&inner.spans.dropped),
         sample: trace::sample_threshold(settings.sample),
     });
-    told &= control.send_to_workers(|| WorkerCommand::Tracing(tracing.clone()));
-    let others = apply_groups(&mut control, &next, now);
-    told &= apply_listeners(&mut control, &next.listeners, &same, others, fresh);
-    if others {
+    all_sent &= control.send_to_workers(|| WorkerCommand::Tracing(tracing.clone()));
+    let groups_changed = apply_groups(&mut control, &next, now);
+    all_sent &=
+        apply_listeners(&mut control, &next.listeners, &reused_sockets, groups_changed, new_listeners);
+    if groups_changed {
         let names: Arc<[Arc<str>]> = next.groups.iter().map(|group| Arc::clone(&group.spec.name)).collect();
-        told &= control.send_to_workers(|| WorkerCommand::Groups(Arc::clone(&names)));
+        all_sent &= control.send_to_workers(|| WorkerCommand::Groups(Arc::clone(&names)));
     }
     control.settings = next;
     control.publish_changes(now);
@@ -79,15 +80,20 @@ pub(crate) fn apply(inner: &EngineShared, next: Settings) -> Result<Vec<String>,
     inner.version.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     drop(control);
     inner.wake.notify_one();
-    if told { Ok(changes) } else { Err(StartError::Stuck) }
+    if all_sent { Ok(changes) } else { Err(StartError::Stuck) }
 }
 
 /// Returns the reason why an address cannot be bound; a listener of this process may be in the way.
 fn bind_error(control: &ControlPlane, address: SocketAddr, source: io::Error) -> StartError {
-    let open =
-        control.listeners.iter().map(|open| open.shared.address).find(|open| open.port() == address.port());
+    let open = control
+        .listeners
+        .iter()
+        .map(|listener| listener.shared.address)
+        .find(|open| open.port() == address.port());
     match open {
-        Some(open) if source.kind() == io::ErrorKind::AddrInUse => StartError::Overlap { address, open },
+        Some(open_address) if source.kind() == io::ErrorKind::AddrInUse => {
+            StartError::Overlap { address, open: open_address }
+        }
         _ => StartError::Bind { address, source },
     }
 }
@@ -96,7 +102,7 @@ fn bind_error(control: &ControlPlane, address: SocketAddr, source: io::Error) ->
 struct UnopenedListener {
     /// The index in the configuration.
     index: usize,
-    opened: ListenerState,
+    listener: ListenerState,
     /// The sockets for each core; none before the engine is opened.
     core_sockets: Vec<Vec<Socket>>,
 }
@@ -105,109 +111,107 @@ struct UnopenedListener {
 fn bind_new(
     control: &mut ControlPlane,
     next: &Settings,
-    same: &[Option<usize>],
+    reused_sockets: &[Option<usize>],
 ) -> Result<VecDeque<UnopenedListener>, StartError> {
-    let mut fresh = VecDeque::new();
+    let mut new_listeners = VecDeque::new();
     // Inherited sockets are used once.
-    let mut given: Vec<_> = std::mem::take(&mut control.inherited_sockets).into_iter().map(Some).collect();
+    let mut inherited: Vec<_> =
+        std::mem::take(&mut control.inherited_sockets).into_iter().map(Some).collect();
     let mut id = control.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
-    for (place, settings) in next.listeners.iter().enumerate() {
-        if same[place].is_some() {
+    for (index, settings) in next.listeners.iter().enumerate() {
+        if reused_sockets[index].is_some() {
             continue;
         }
-        let refuse = |source| bind_error(control, settings.address, source);
-        let meant = |bound: &Option<ListenerSockets>| {
-            let fits = |bound: &ListenerSockets| {
+        let to_bind_error = |source| bind_error(control, settings.address, source);
+        let is_for_listener = |sockets: &Option<ListenerSockets>| {
+            let matches_settings = |sockets: &ListenerSockets| {
                 // A file may by now name the port that the system chose.
-                let same = bound.address == settings.address || bound.bound == settings.address;
-                same && bound.datagrams == settings.protocol.is_datagram()
+                let address_matches =
+                    sockets.address == settings.address || sockets.bound == settings.address;
+                address_matches && sockets.datagrams == settings.protocol.is_datagram()
             };
-            bound.as_ref().is_some_and(fits)
+            sockets.as_ref().is_some_and(matches_settings)
         };
-        let given = given.iter_mut().find(|bound| meant(bound)).and_then(Option::take);
-        let disabled = given.as_ref().is_some_and(|bound| bound.disabled);
-        let (address, mut sockets) = match given {
-            Some(given) => given.into_core_sockets().map_err(refuse)?,
-            None => control.bind_listener(settings).map_err(refuse)?,
+        let listener_sockets =
+            inherited.iter_mut().find(|candidate| is_for_listener(candidate)).and_then(Option::take);
+        let disabled = listener_sockets.as_ref().is_some_and(|sockets| sockets.disabled);
+        let (address, mut sockets) = match listener_sockets {
+            Some(inherited_sockets) => inherited_sockets.into_core_sockets().map_err(to_bind_error)?,
+            None => control.bind_listener(settings).map_err(to_bind_error)?,
         };
-        let hands = match control.held {
+        let core_sockets = match control.held {
             true => Vec::new(),
-            false => distribute(settings, address, &mut sockets, control.cores).map_err(refuse)?,
+            false => distribute(settings, address, &mut sockets, control.cores).map_err(to_bind_error)?,
         };
-        let opened =
+        let listener =
             ListenerState { id, shared: ListenerShared::new(address, control.cores), disabled, sockets };
-        fresh.push_back(UnopenedListener { index: place, opened, core_sockets: hands });
+        new_listeners.push_back(UnopenedListener { index, listener, core_sockets });
         id += 1;
     }
-    Ok(fresh)
+    Ok(new_listeners)
 }
 
 /// Returns for each listener the index in `others` of the one with the same socket. Several listeners whose
 /// ports the system chooses are matched in order.
-fn same_sockets(of: &[ListenerSettings], others: &[ListenerSettings]) -> Vec<Option<usize>> {
-    let socket = |listener: &ListenerSettings| (listener.address, listener.protocol.is_datagram());
-    let mut places: HashMap<_, VecDeque<usize>> = HashMap::new();
-    for (place, other) in others.iter().enumerate() {
-        places.entry(socket(other)).or_default().push_back(place);
+fn same_sockets(listeners: &[ListenerSettings], other_listeners: &[ListenerSettings]) -> Vec<Option<usize>> {
+    let socket_key = |listener: &ListenerSettings| (listener.address, listener.protocol.is_datagram());
+    let mut indices_by_key: HashMap<_, VecDeque<usize>> = HashMap::new();
+    for (index, other) in other_listeners.iter().enumerate() {
+        indices_by_key.entry(socket_key(other)).or_default().push_back(index);
     }
-    of.iter().map(|listener| places.get_mut(&socket(listener))?.pop_front()).collect()
+    listeners.iter().map(|listener| indices_by_key.get_mut(&socket_key(listener))?.pop_front()).collect()
 }
 
 /// Brings the groups in line with the settings, and returns `true` if groups were added or removed. Unchanged
 /// groups are skipped: of a thousand groups, most change rarely.
 fn apply_groups(control: &mut ControlPlane, next: &Settings, now: Time) -> bool {
     let names: HashSet<&Arc<str>> = next.groups.iter().map(|group| &group.spec.name).collect();
-    let ControlPlane {
-        groups,
-        host_sharing: sharing,
-        cores,
-        channels: wires,
-        host_meter: host,
-        lease_table: desk,
-        ..
-    } = &mut *control;
+    let ControlPlane { groups, host_sharing, cores, channels, host_meter, lease_table, .. } = &mut *control;
     let count = groups.len();
-    groups.retain(|name, ruled| {
-        let stays = names.contains(name);
-        if !stays {
-            sharing.remove(&ruled.hosts);
+    groups.retain(|name, group_state| {
+        let is_kept = names.contains(name);
+        if !is_kept {
+            host_sharing.remove(&group_state.hosts);
         }
-        stays
+        is_kept
     });
-    let mut others = groups.len() < count;
-    let moves = |listener: &&ListenerSettings| {
+    let mut groups_changed = groups.len() < count;
+    let rebinds_sessions = |listener: &&ListenerSettings| {
         matches!(listener.binding, BindingMode::OnDemand(_)) || listener.affinity.is_some()
     };
-    let on_demand = group_names(next.listeners.iter().filter(moves));
-    for (nth, settings) in next.groups.iter().enumerate() {
+    let on_demand = group_names(next.listeners.iter().filter(rebinds_sessions));
+    for (index, settings) in next.groups.iter().enumerate() {
         let name = &settings.spec.name;
         match groups.get_mut(name) {
-            Some(ruled) if same(&ruled.given, settings) => ruled.given = Arc::clone(settings),
-            Some(ruled) => {
-                sharing.remove(&ruled.hosts);
-                ruled.update(Arc::clone(settings), *cores, now);
-                sharing.add(&ruled.hosts);
+            Some(group_state) if same_settings(&group_state.configured, settings) => {
+                group_state.configured = Arc::clone(settings)
+            }
+            Some(group_state) => {
+                host_sharing.remove(&group_state.hosts);
+                group_state.update(Arc::clone(settings), *cores, now);
+                host_sharing.add(&group_state.hosts);
             }
             None => {
-                let rest = IdleBackoff::new(nth);
-                let ruled = GroupState::new(Arc::clone(settings), *cores, wires.clone(), host, rest, now);
-                sharing.add(&ruled.hosts);
-                groups.insert(Arc::clone(name), ruled);
-                others = true;
+                let backoff = IdleBackoff::new(index);
+                let group_state =
+                    GroupState::new(Arc::clone(settings), *cores, channels.clone(), host_meter, backoff, now);
+                host_sharing.add(&group_state.hosts);
+                groups.insert(Arc::clone(name), group_state);
+                groups_changed = true;
             }
         }
-        let lent = desk.group_count(name) > 0;
-        if let Some(ruled) = groups.get_mut(name) {
-            ruled.on_demand = on_demand.contains(&**name);
-            ruled.update_alerting(lent, now);
+        let has_leases = lease_table.group_count(name) > 0;
+        if let Some(group_state) = groups.get_mut(name) {
+            group_state.on_demand = on_demand.contains(&**name);
+            group_state.update_alerting(has_leases, now);
         }
     }
     control.end_removed_groups();
-    others
+    groups_changed
 }
 
-fn same(one: &Arc<GroupSettings>, other: &Arc<GroupSettings>) -> bool {
-    Arc::ptr_eq(one, other) || one == other
+fn same_settings(left: &Arc<GroupSettings>, right: &Arc<GroupSettings>) -> bool {
+    Arc::ptr_eq(left, right) || left == right
 }
 
 /// Brings the listeners in line with the settings. Returns `false` if a worker cannot be reached. `others` is
@@ -215,41 +219,42 @@ fn same(one: &Arc<GroupSettings>, other: &Arc<GroupSettings>) -> bool {
 fn apply_listeners(
     control: &mut ControlPlane,
     next: &[ListenerSettings],
-    same: &[Option<usize>],
-    others: bool,
-    mut fresh: VecDeque<UnopenedListener>,
+    reused_sockets: &[Option<usize>],
+    groups_changed: bool,
+    mut new_listeners: VecDeque<UnopenedListener>,
 ) -> bool {
-    let mut told = true;
+    let mut all_sent = true;
     let mut listeners = Vec::new();
-    let mut before: Vec<_> = std::mem::take(&mut control.listeners).into_iter().map(Some).collect();
-    for (place, settings) in next.iter().enumerate() {
+    let mut previous_listeners: Vec<_> =
+        std::mem::take(&mut control.listeners).into_iter().map(Some).collect();
+    for (index, settings) in next.iter().enumerate() {
         let Some(groups) = control.groups_of(settings) else { continue };
         // The order is the configuration's here, too.
-        if let Some(UnopenedListener { opened, core_sockets: hands, .. }) =
-            fresh.pop_front_if(|fresh| fresh.index == place)
+        if let Some(UnopenedListener { listener, core_sockets, .. }) =
+            new_listeners.pop_front_if(|candidate| candidate.index == index)
         {
-            told &= control.start_listener(&opened, settings, &groups, hands, Vec::new());
-            listeners.push(opened);
-        } else if let Some(at) = same[place]
-            && let Some(open) = before.get_mut(at).and_then(Option::take)
+            all_sent &= control.start_listener(&listener, settings, &groups, core_sockets, Vec::new());
+            listeners.push(listener);
+        } else if let Some(previous_index) = reused_sockets[index]
+            && let Some(listener) = previous_listeners.get_mut(previous_index).and_then(Option::take)
         {
-            if others || control.settings.listeners[at] != *settings {
-                told &= control.send_to_workers(|| WorkerCommand::Update {
-                    id: open.id,
+            if groups_changed || control.settings.listeners[previous_index] != *settings {
+                all_sent &= control.send_to_workers(|| WorkerCommand::Update {
+                    id: listener.id,
                     settings: settings.clone(),
                     groups: groups.clone(),
                 });
             }
             // A disabled listener has no worker to notify, and stays disabled.
-            listeners.push(open);
+            listeners.push(listener);
         }
     }
     control.listeners = listeners;
     // The control thread's copies are closed first. Workers serve the waiting clients, and closing the last
     // copy rejects the rest.
-    let gone: Vec<u64> = before.into_iter().flatten().map(|open| open.id).collect();
-    for id in gone {
-        told &= control.send_to_workers(|| WorkerCommand::Close { id });
+    let closed_ids: Vec<u64> = previous_listeners.into_iter().flatten().map(|listener| listener.id).collect();
+    for id in closed_ids {
+        all_sent &= control.send_to_workers(|| WorkerCommand::Close { id });
     }
-    told
+    all_sent
 }

@@ -26,16 +26,22 @@ impl Engine {
     ///
     /// # Errors
     /// There is no such member, or several groups have it and none is named.
-    pub fn drain_by(&self, group: Option<&str>, member: &str, who: DrainInitiator) -> Result<(), String> {
-        let due = lock(&self.0.control).pending_drain_hook(group, member);
-        if let Some(due) = due {
+    pub fn drain_by(
+        &self,
+        group: Option<&str>,
+        member: &str,
+        initiator: DrainInitiator,
+    ) -> Result<(), String> {
+        let pending_hook = lock(&self.0.control).pending_drain_hook(group, member);
+        if let Some(hook) = pending_hook {
             // No lock is held here.
-            let outcome = due.send();
-            lock(&self.0.control).finish_hook(&due, outcome, self.0.clock.now());
+            let outcome = hook.send();
+            lock(&self.0.control).finish_hook(&hook, outcome, self.0.clock.now());
         }
         let now = self.0.clock.now();
-        lock(&self.0.control)
-            .apply_operator_action(group, member, now, |analyzer| analyzer.drain_by(member, who, now))?;
+        lock(&self.0.control).apply_operator_action(group, member, now, |analyzer| {
+            analyzer.drain_by(member, initiator, now)
+        })?;
         self.0.wake.notify_one();
         Ok(())
     }
@@ -46,11 +52,12 @@ impl Engine {
     /// There is no such member, or several groups have it and none is named.
     pub fn group_of(&self, group: Option<&str>, member: &str) -> Result<Arc<str>, String> {
         let mut control = lock(&self.0.control);
-        let found = control.group_of(group, member)?;
+        let group_name = control.group_of(group, member)?;
         let now = self.0.clock.now();
-        control
-            .apply_operator_action(Some(&found), member, now, |analyzer| analyzer.ensure_exists(member))?;
-        Ok(found)
+        control.apply_operator_action(Some(&group_name), member, now, |analyzer| {
+            analyzer.ensure_exists(member)
+        })?;
+        Ok(group_name)
     }
 
     /// Returns a drained member to service.
@@ -130,8 +137,8 @@ impl Engine {
     }
 
     /// Writes an event about an operator's action on a group.
-    pub fn write_group_event(&self, kind: EventKind, group: &str, why: String) {
-        let event = Event { kind, group: group.into(), member: None, why, inputs: Vec::new() };
+    pub fn write_group_event(&self, kind: EventKind, group: &str, message: String) {
+        let event = Event { kind, group: group.into(), member: None, why: message, inputs: Vec::new() };
         lock(&self.0.control).event_log.write(event);
     }
 }

@@ -41,7 +41,7 @@ impl Engine {
 
     /// Applies a finding about a member by the balancer `by`, or a result of all balancers' findings. Ignores
     /// findings about unknown members.
-    pub fn apply_fleet_update(&self, news: &FleetUpdate, by: &str) {
-        fleet_notifier::apply_update(&self.0, news, by, self.0.clock.now());
+    pub fn apply_fleet_update(&self, update: &FleetUpdate, sender: &str) {
+        fleet_notifier::apply_update(&self.0, update, sender, self.0.clock.now());
     }
 }

@@ -74,11 +74,12 @@ impl Engine {
     pub async fn until_checked(&self) {
         loop {
             // Any check that ends from here on is noticed.
-            let ended = self.0.probes_finished.notified();
-            if !lock(&self.0.control).groups.values().any(|ruled| ruled.analyzer.awaits_checks()) {
+            let probes_finished = self.0.probes_finished.notified();
+            if !lock(&self.0.control).groups.values().any(|group_state| group_state.analyzer.awaits_checks())
+            {
                 return;
             }
-            ended.await;
+            probes_finished.await;
         }
     }
 
@@ -94,24 +95,32 @@ impl Engine {
         }
         let (cores, names) = (control.cores, control.listener_names());
         let mut flows = std::mem::take(&mut control.inherited_flows);
-        for (place, name) in names.iter().enumerate() {
-            let settings = control.settings.listeners[place].clone();
-            let open = &mut control.listeners[place];
-            let address = open.shared.address;
-            let hands = distribute(&settings, address, &mut open.sockets, cores)
+        for (index, name) in names.iter().enumerate() {
+            let settings = control.settings.listeners[index].clone();
+            let listener = &mut control.listeners[index];
+            let address = listener.shared.address;
+            let core_sockets = distribute(&settings, address, &mut listener.sockets, cores)
                 .map_err(|source| StartError::Bind { address, source })?;
-            let (Some(groups), open) = (control.groups_of(&settings), &control.listeners[place]) else {
+            let (Some(groups), listener) = (control.groups_of(&settings), &control.listeners[index]) else {
                 continue;
             };
-            let own = flows
+            let listener_flows = flows
                 .extract_if(.., |flow| settings.protocol.is_datagram() && flow.description.listener == *name);
-            let own = own.map(
+            let resumable_flows = listener_flows.map(
                 |HandoffFlow {
-                     description: FlowDescription { place, client, local, member, .. },
+                     description: FlowDescription { place: socket_index, client, local, member, .. },
                      socket,
-                 }| { (place, ResumableFlow { client, local, member, socket }) },
+                 }| { (socket_index, ResumableFlow { client, local, member, socket }) },
             );
-            if !open.disabled && !control.start_listener(open, &settings, &groups, hands, own.collect()) {
+            if !listener.disabled
+                && !control.start_listener(
+                    listener,
+                    &settings,
+                    &groups,
+                    core_sockets,
+                    resumable_flows.collect(),
+                )
+            {
                 return Err(StartError::Stuck);
             }
         }
@@ -129,18 +138,18 @@ impl Engine {
     /// The process has no more file descriptors.
     pub fn sockets(&self) -> io::Result<Vec<ListenerSockets>> {
         let control = lock(&self.0.control);
-        let of = control.settings.listeners.iter().zip(&control.listeners);
-        let bound = of.map(|(settings, open)| {
-            let copies = open.sockets.iter().map(|socket| Ok(OwnedFd::from(socket.try_clone()?)));
+        let listeners = control.settings.listeners.iter().zip(&control.listeners);
+        let listener_sockets = listeners.map(|(settings, listener)| {
+            let descriptors = listener.sockets.iter().map(|socket| Ok(OwnedFd::from(socket.try_clone()?)));
             Ok(ListenerSockets {
                 address: settings.address,
-                bound: open.shared.address,
+                bound: listener.shared.address,
                 datagrams: settings.protocol.is_datagram(),
-                disabled: open.disabled,
-                sockets: copies.collect::<io::Result<_>>()?,
+                disabled: listener.disabled,
+                sockets: descriptors.collect::<io::Result<_>>()?,
             })
         });
-        bound.collect()
+        listener_sockets.collect()
     }
 
     /// Returns the current state and counters.
@@ -150,14 +159,15 @@ impl Engine {
         let (seq, events, groups, leases, counts) = {
             let control = lock(&self.0.control);
             let (seq, events) = control.event_log.snapshot();
-            let groups = control.groups.iter().map(|(name, ruled)| {
-                let members = ruled.analyzer.handoff().map(|(name, past)| (name.to_string(), past));
+            let groups = control.groups.iter().map(|(name, group_state)| {
+                let members =
+                    group_state.analyzer.handoff().map(|(name, history)| (name.to_string(), history));
                 (name.to_string(), members.collect::<Vec<_>>())
             });
             (seq, events.clone(), groups.collect::<Vec<_>>(), control.lease_snapshots(), control.counts())
         };
-        let members = |all: Vec<(String, MemberHandoff)>| {
-            all.iter().map(|(name, past)| (name.clone(), serialize_part(past))).collect()
+        let serialize_members = |members: Vec<(String, MemberHandoff)>| {
+            members.iter().map(|(name, history)| (name.clone(), serialize_part(history))).collect()
         };
         HandoffState {
             reloads: self.0.reloads.load(Relaxed),
@@ -166,7 +176,7 @@ impl Engine {
             spans_dropped: self.0.spans.dropped.load(Relaxed),
             seq,
             events: events.iter().map(serialize_part).collect(),
-            groups: groups.into_iter().map(|(name, all)| (name, members(all))).collect(),
+            groups: groups.into_iter().map(|(name, members)| (name, serialize_members(members))).collect(),
             leases: leases.iter().map(serialize_part).collect(),
             counts: serialize_part(&counts),
         }
@@ -179,30 +189,31 @@ impl Engine {
 
     /// Continues with the state and counters of the old process, and returns its counters. To be called
     /// before [`Engine::open`].
-    pub fn resume(&self, legacy: HandoffState) -> CounterSnapshot {
-        self.0.reloads.fetch_add(legacy.reloads, Relaxed);
-        self.0.access_dropped.fetch_add(legacy.access_dropped, Relaxed);
-        self.0.spans.exported.fetch_add(legacy.spans_exported, Relaxed);
-        self.0.spans.dropped.fetch_add(legacy.spans_dropped, Relaxed);
+    pub fn resume(&self, predecessor: HandoffState) -> CounterSnapshot {
+        self.0.reloads.fetch_add(predecessor.reloads, Relaxed);
+        self.0.access_dropped.fetch_add(predecessor.access_dropped, Relaxed);
+        self.0.spans.exported.fetch_add(predecessor.spans_exported, Relaxed);
+        self.0.spans.dropped.fetch_add(predecessor.spans_dropped, Relaxed);
         let now = self.0.clock.now();
-        let counts = parse_part::<CounterSnapshot>(legacy.counts).unwrap_or_default();
+        let counts = parse_part::<CounterSnapshot>(predecessor.counts).unwrap_or_default();
         let mut control = lock(&self.0.control);
-        control
-            .event_log
-            .resume(legacy.seq, legacy.events.into_iter().filter_map(parse_part::<SequencedEvent>).collect());
-        let mut groups = legacy.groups;
-        let ControlPlane { groups: ruled, cores, event_log: journal, .. } = &mut *control;
-        for (name, ruled) in ruled {
+        control.event_log.resume(
+            predecessor.seq,
+            predecessor.events.into_iter().filter_map(parse_part::<SequencedEvent>).collect(),
+        );
+        let mut groups = predecessor.groups;
+        let ControlPlane { groups: group_states, cores, event_log, .. } = &mut *control;
+        for (name, group_state) in group_states {
             let mut members = groups.remove(&**name).unwrap_or_default();
-            ruled.analyzer.restore(|member| parse_part::<MemberHandoff>(members.remove(member)?), now);
+            group_state.analyzer.restore(|member| parse_part::<MemberHandoff>(members.remove(member)?), now);
             // The counters of the old process did not grow within an instant.
-            ruled.load_line = GroupLoadLine::default();
-            ruled.shedding.resume(journal.last_kind(name, &SheddingTracker::KINDS), now);
-            ruled.resume_slow(journal, now);
-            ruled.publish_changes(*cores, now, journal);
+            group_state.load_line = GroupLoadLine::default();
+            group_state.shedding.resume(event_log.last_kind(name, &SheddingTracker::KINDS), now);
+            group_state.resume_slow(event_log, now);
+            group_state.publish_changes(*cores, now, event_log);
         }
         control.add_counts(&counts);
-        control.resume_leases(legacy.leases.into_iter().filter_map(parse_part), now);
+        control.resume_leases(predecessor.leases.into_iter().filter_map(parse_part), now);
         drop(control);
         self.0.wake.notify_one();
         counts
@@ -211,21 +222,21 @@ impl Engine {
     /// Lends all datagram flows to another process. Clients' datagrams wait until the flows are taken back
     /// ([`Engine::take_back_flows`]), or until this process leaves its sockets.
     pub fn lend_flows(&self) -> Vec<HandoffFlow> {
-        let (reply, lent) = mpsc::channel();
+        let (reply, flow_receiver) = mpsc::channel();
         let names: BTreeMap<u64, String> = {
             let control = lock(&self.0.control);
             control.send_to_workers(|| WorkerCommand::Lend(reply.clone()));
-            control.listeners.iter().map(|open| open.id).zip(control.listener_names()).collect()
+            control.listeners.iter().map(|listener| listener.id).zip(control.listener_names()).collect()
         };
         drop(reply);
         let mut flows = Vec::new();
         // A thread that is far behind keeps its flows until it leaves.
-        while let Ok(of_core) = lent.recv_timeout(FLOW_LIST_TIMEOUT) {
-            flows.extend(of_core.into_iter().filter_map(
-                |(id, place, ResumableFlow { client, local, member, socket })| {
+        while let Ok(core_flows) = flow_receiver.recv_timeout(FLOW_LIST_TIMEOUT) {
+            flows.extend(core_flows.into_iter().filter_map(
+                |(id, socket_index, ResumableFlow { client, local, member, socket })| {
                     let listener = names.get(&id)?.clone();
                     Some(HandoffFlow {
-                        description: FlowDescription { listener, place, client, local, member },
+                        description: FlowDescription { listener, place: socket_index, client, local, member },
                         socket,
                     })
                 },
@@ -258,17 +269,17 @@ impl Engine {
     pub fn predecessor_ended(&self) {
         let mut control = lock(&self.0.control);
         control.predecessor_load.clear();
-        control.listeners.iter().for_each(|open| open.shared.bindings.clear_predecessor());
+        control.listeners.iter().for_each(|listener| listener.shared.bindings.clear_predecessor());
     }
 
     /// Leaves the sockets to another process: accepts nothing more, and closes connections between requests.
     pub fn leave_sockets(&self) {
         let mut control = lock(&self.0.control);
         // A client that uses its connection later than that finds it closed, as may happen at any time.
-        let parting = control.settings.drain_deadline.min(control.settings.upgrade_deadline) / 2;
+        let idle_grace = control.settings.drain_deadline.min(control.settings.upgrade_deadline) / 2;
         if !self.0.stopping.swap(true, Relaxed) {
-            control.listeners.iter_mut().for_each(|open| open.sockets.clear());
-            control.send_to_workers(|| WorkerCommand::Stop { idle_grace: parting, handed_off: true });
+            control.listeners.iter_mut().for_each(|listener| listener.sockets.clear());
+            control.send_to_workers(|| WorkerCommand::Stop { idle_grace, handed_off: true });
         }
     }
 
@@ -287,8 +298,8 @@ impl Engine {
     }
 
     /// Writes an event about the outcome of an upgrade.
-    pub fn write_upgrade_event(&self, kind: EventKind, why: String) {
-        let event = Event { kind, group: "".into(), member: None, why, inputs: Vec::new() };
+    pub fn write_upgrade_event(&self, kind: EventKind, message: String) {
+        let event = Event { kind, group: "".into(), member: None, why: message, inputs: Vec::new() };
         lock(&self.0.control).event_log.write(event);
     }
 
@@ -309,11 +320,11 @@ impl Engine {
 impl ControlPlane {
     /// Returns the listeners' names in messages between processes.
     pub(crate) fn listener_names(&self) -> Vec<String> {
-        let mut seen = BTreeMap::<String, usize>::new();
+        let mut counts = BTreeMap::<String, usize>::new();
         let names = self.settings.listeners.iter().map(|listener| {
             let transport = if listener.protocol.is_datagram() { "udp" } else { "tcp" };
             let name = format!("{transport} {}", listener.address);
-            let rank = seen.entry(name.clone()).or_default();
+            let rank = counts.entry(name.clone()).or_default();
             *rank += 1;
             format!("{name} {rank}")
         });
@@ -322,13 +333,13 @@ impl ControlPlane {
 }
 
 /// Serializes a part, for another version.
-fn serialize_part(part: &impl Serialize) -> Value {
-    serde_json::to_value(part).unwrap_or(Value::Null)
+fn serialize_part(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or(Value::Null)
 }
 
 /// Parses a part that another version wrote, if it is understood.
-fn parse_part<T: for<'de> Deserialize<'de>>(part: Value) -> Option<T> {
-    serde_json::from_value(part)
+fn parse_part<T: for<'de> Deserialize<'de>>(value: Value) -> Option<T> {
+    serde_json::from_value(value)
         .inspect_err(|error| tracing::debug!("a part of what was left is not understood: {error}"))
         .ok()
 }

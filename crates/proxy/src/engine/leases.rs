@@ -11,16 +11,16 @@ impl Engine {
     ///
     /// # Errors
     /// The reason why there is no lease.
-    pub fn bind(&self, group: &str, wish: &LeaseRequest) -> Result<Lease, LeaseError> {
-        lock(&self.0.control).bind(group, wish, self.0.clock.now())
+    pub fn bind(&self, group: &str, request: &LeaseRequest) -> Result<Lease, LeaseError> {
+        lock(&self.0.control).bind(group, request, self.0.clock.now())
     }
 
     /// Renews a lease, and returns the member for its client from now on: the same or another one.
     ///
     /// # Errors
     /// There is no such lease.
-    pub fn renew_lease(&self, group: &str, lease: &str, wish: &LeaseRequest) -> Result<Lease, LeaseError> {
-        lock(&self.0.control).renew_lease(group, lease, wish, self.0.clock.now())
+    pub fn renew_lease(&self, group: &str, lease: &str, request: &LeaseRequest) -> Result<Lease, LeaseError> {
+        lock(&self.0.control).renew_lease(group, lease, request, self.0.clock.now())
     }
 
     /// Ends a lease.
@@ -48,8 +48,8 @@ impl Engine {
         &self,
         group: &str,
         member: Option<&str>,
-        from: Option<IpAddr>,
+        client: Option<IpAddr>,
     ) -> Result<usize, LeaseError> {
-        lock(&self.0.control).end_leases_of(group, member, from, self.0.clock.now())
+        lock(&self.0.control).end_leases_of(group, member, client, self.0.clock.now())
     }
 }

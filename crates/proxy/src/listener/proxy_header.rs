@@ -23,21 +23,21 @@ pub(crate) async fn read_header(
 ) -> Option<(PeerAddresses, Vec<u8>)> {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     timer.set(core.tick() + listener.settings().timeouts.head);
-    let mut kept = Vec::new();
-    let mut parting = false;
-    let read = poll_fn(|cx| {
+    let mut received = Vec::new();
+    let mut is_stopping = false;
+    let result = poll_fn(|cx| {
         if timer.fired() {
-            return Poll::Ready(Err((!parting).then_some(Reason::ClientTimeout)));
+            return Poll::Ready(Err((!is_stopping).then_some(Reason::ClientTimeout)));
         }
         core.with_buffers(|buffer, _| {
             // As many bytes as the largest header: the header is found or rejected before the buffer is full.
             let buffer = &mut buffer[..MAX_V2];
-            let mut filled = kept.len();
-            buffer[..filled].copy_from_slice(&kept);
+            let mut filled = received.len();
+            buffer[..filled].copy_from_slice(&received);
             loop {
-                let mut space = ReadBuf::new(&mut buffer[filled..]);
-                match Pin::new(&mut *stream).poll_read(cx, &mut space) {
-                    Poll::Ready(Ok(())) if !space.filled().is_empty() => filled += space.filled().len(),
+                let mut read_buf = ReadBuf::new(&mut buffer[filled..]);
+                match Pin::new(&mut *stream).poll_read(cx, &mut read_buf) {
+                    Poll::Ready(Ok(())) if !read_buf.filled().is_empty() => filled += read_buf.filled().len(),
                     Poll::Ready(_) => return Poll::Ready(Err(None)),
                     Poll::Pending => break,
                 }
@@ -49,16 +49,16 @@ pub(crate) async fn read_header(
                     Err(_) => return Poll::Ready(Err(Some(Reason::BadRequest))),
                 }
             }
-            if core.stopping.get() && filled == 0 && !std::mem::replace(&mut parting, true) {
+            if core.stopping.get() && filled == 0 && !std::mem::replace(&mut is_stopping, true) {
                 timer.set(core.idle_deadline());
             }
-            kept.clear();
-            kept.extend_from_slice(&buffer[..filled]);
+            received.clear();
+            received.extend_from_slice(&buffer[..filled]);
             Poll::Pending
         })
     })
     .await;
-    match read {
+    match result {
         Ok((header, unread)) => {
             let peer = header.addresses.map_or(peer, |ProxyAddresses { source, destination }| {
                 PeerAddresses { client: source, local: destination }

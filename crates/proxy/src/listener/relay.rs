@@ -29,18 +29,18 @@ use crate::upstream::thread_context::{GOODBYE_GRACE, ThreadContext};
 mod tests;
 
 /// The number of bytes moved in one direction before other tasks run.
-const TURN: usize = 1 << 20;
+const MAX_POLL_BYTES: usize = 1 << 20;
 /// The minimum size of a large read. After two in a row, without a wait with few bytes in between, the
 /// direction is switched to `splice`.
-const LARGE: usize = 32 * 1024;
+const LARGE_READ: usize = 32 * 1024;
 /// The limit of few bytes between two waits: after two such waits in a row, the direction copies again.
-const LITTLE: usize = 16 * 1024;
+const SMALL_TRANSFER: usize = 16 * 1024;
 
 /// The outcome of a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RelayOutcome {
     /// The side that broke off without a proper end, if any.
-    pub(crate) broken: Option<RelaySide>,
+    pub(crate) broken_side: Option<RelaySide>,
     /// Whether that side was reset: the other should be reset, too.
     pub(crate) reset: bool,
     /// Whether any byte came from the member.
@@ -66,7 +66,7 @@ impl IdlePolicy<'_> {
 
     /// Returns the time until the next action.
     fn next_wait(&self) -> Duration {
-        self.move_check.as_ref().map_or(self.idle, |(look, _)| self.idle.min(*look))
+        self.move_check.as_ref().map_or(self.idle, |(check_interval, _)| self.idle.min(*check_interval))
     }
 }
 
@@ -82,66 +82,68 @@ pub(crate) enum RelaySide {
 pub(crate) async fn copy<C: ByteStream, M: ByteStream>(
     core: &ThreadContext,
     timer: &Timer,
-    mut quiet: IdlePolicy<'_>,
+    mut idle_policy: IdlePolicy<'_>,
     (client, member): (&mut C, &mut M),
-    ahead: Vec<u8>,
+    unread: Vec<u8>,
     upstream: &Upstream,
 ) -> RelayOutcome {
-    let stripe = upstream.counters();
-    stripe.bytes_out.add(ahead.len() as u64);
-    stripe.bytes_relayed.add(ahead.len() as u64);
-    let (mut up, mut down) = (
-        RelayDirection { buffer: WriteBuffer::from_bytes(ahead), ..RelayDirection::default() },
+    let counters = upstream.counters();
+    counters.bytes_out.add(unread.len() as u64);
+    counters.bytes_relayed.add(unread.len() as u64);
+    let (mut to_member, mut to_client) = (
+        RelayDirection { buffer: WriteBuffer::from_bytes(unread), ..RelayDirection::default() },
         RelayDirection::default(),
     );
-    let (mut end, mut kept) = (RelayOutcome::default(), MemoryReservation::default());
-    let wait = quiet.next_wait();
-    let mut last = core.tick();
-    timer.set(last + wait);
+    let (mut outcome, mut reservation) = (RelayOutcome::default(), MemoryReservation::default());
+    let wait = idle_policy.next_wait();
+    let mut last_active = core.tick();
+    timer.set(last_active + wait);
     poll_fn(|cx| {
         if timer.fired() {
             let now = core.tick();
-            if now.since(last) >= quiet.idle {
-                return Poll::Ready(end);
+            if now.since(last_active) >= idle_policy.idle {
+                return Poll::Ready(outcome);
             }
             // A side that has ended may still get an answer, and buffered bytes should arrive.
-            if let Some((_, leaves)) = &mut quiet.move_check
-                && up.is_drained()
-                && down.is_drained()
-                && leaves(now)
+            if let Some((_, should_move)) = &mut idle_policy.move_check
+                && to_member.is_drained()
+                && to_client.is_drained()
+                && should_move(now)
             {
-                end.should_move = true;
-                return Poll::Ready(end);
+                outcome.should_move = true;
+                return Poll::Ready(outcome);
             }
-            timer.set((last + quiet.idle).min(now + wait));
+            timer.set((last_active + idle_policy.idle).min(now + wait));
         }
         core.with_buffers(|buffer, _| {
-            up.poll(cx, core, client, member, buffer, end.reset);
-            down.poll(cx, core, member, client, buffer, end.reset || up.is_reset());
+            to_member.poll(cx, core, client, member, buffer, outcome.reset);
+            to_client.poll(cx, core, member, client, buffer, outcome.reset || to_member.is_reset());
         });
-        if up.moved || down.moved {
-            stripe.bytes_out.add(up.bytes as u64);
-            stripe.bytes_in.add(down.bytes as u64);
-            stripe.bytes_relayed.add((up.bytes + down.bytes) as u64);
-            if !end.heard && down.bytes > 0 {
-                end.heard = true;
+        if to_member.moved || to_client.moved {
+            counters.bytes_out.add(to_member.bytes as u64);
+            counters.bytes_in.add(to_client.bytes as u64);
+            counters.bytes_relayed.add((to_member.bytes + to_client.bytes) as u64);
+            if !outcome.heard && to_client.bytes > 0 {
+                outcome.heard = true;
                 upstream.record.vitals.record_success();
             }
-            last = core.tick();
-            timer.set(last + wait);
+            last_active = core.tick();
+            timer.set(last_active + wait);
         }
-        let bytes = up.buffer.len() + down.buffer.len();
+        let bytes = to_member.buffer.len() + to_client.buffer.len();
         if bytes == 0 {
-            kept.clear();
-        } else if !kept.grow(&core.limits.memory, bytes) {
+            reservation.clear();
+        } else if !reservation.grow(&core.limits.memory, bytes) {
             // The memory budget is used up: the session ends, for which the member is not to blame.
-            (end.broken, end.reset) = (Some(RelaySide::Client), true);
-            return Poll::Ready(end);
+            (outcome.broken_side, outcome.reset) = (Some(RelaySide::Client), true);
+            return Poll::Ready(outcome);
         }
-        if (up.broken.is_some() || down.broken.is_some()) && end.record_errors(&mut up, &mut down) {
-            return Poll::Ready(end);
+        if (to_member.error.is_some() || to_client.error.is_some())
+            && outcome.record_errors(&mut to_member, &mut to_client)
+        {
+            return Poll::Ready(outcome);
         }
-        if up.shut && down.shut { Poll::Ready(end) } else { Poll::Pending }
+        if to_member.is_shut && to_client.is_shut { Poll::Ready(outcome) } else { Poll::Pending }
     })
     .await
 }
@@ -155,11 +157,11 @@ pub(crate) async fn part<C: ByteStream, M: ByteStream>(
     (client, member): (&mut C, &mut M),
 ) {
     timer.set(core.tick() + GOODBYE_GRACE);
-    let mut told = false;
+    let mut shutdown_sent = false;
     let (mut client_ended, mut member_ended) = (false, false);
     let (mut client_watched, mut member_watched) = (false, false);
     poll_fn(|cx| {
-        if !std::mem::replace(&mut told, true) {
+        if !std::mem::replace(&mut shutdown_sent, true) {
             // A socket's shutdown does not block; one that fails finds the side already closed.
             let _ = Pin::new(&mut *client).poll_shutdown(cx);
             let _ = Pin::new(&mut *member).poll_shutdown(cx);
@@ -176,12 +178,12 @@ pub(crate) async fn part<C: ByteStream, M: ByteStream>(
 /// Reads and discards bytes; returns `true` at the end. Gives up on a side that does not stop sending.
 fn discard_to_end<F: ByteStream>(
     cx: &mut Context<'_>,
-    from: &mut F,
+    stream: &mut F,
     buffer: &mut [u8],
-    watched: &mut bool,
+    read_registered: &mut bool,
 ) -> bool {
     for _ in 0..16 {
-        match from.poll_recv(cx, buffer, watched) {
+        match stream.poll_recv(cx, buffer, read_registered) {
             Poll::Ready(Ok(1..)) => {}
             Poll::Ready(_) => return true,
             Poll::Pending => return false,
@@ -193,21 +195,21 @@ fn discard_to_end<F: ByteStream>(
 impl RelayOutcome {
     /// Records errors; returns `true` if nothing more can be relayed.
     #[cold]
-    fn record_errors(&mut self, up: &mut RelayDirection, down: &mut RelayDirection) -> bool {
-        let (out, back) = (up.broken.take(), down.broken.take());
-        for (broken, from, to, to_ended) in [
-            (out, RelaySide::Client, RelaySide::Member, down.ended),
-            (back, RelaySide::Member, RelaySide::Client, up.ended),
+    fn record_errors(&mut self, to_member: &mut RelayDirection, to_client: &mut RelayDirection) -> bool {
+        let (to_member_error, to_client_error) = (to_member.error.take(), to_client.error.take());
+        for (direction_error, source, receiver, to_ended) in [
+            (to_member_error, RelaySide::Client, RelaySide::Member, to_client.source_ended),
+            (to_client_error, RelaySide::Member, RelaySide::Client, to_member.source_ended),
         ] {
-            match broken {
+            match direction_error {
                 Some(DirectionError::Source) => {
-                    (self.broken, self.reset) = (Some(from), true);
+                    (self.broken_side, self.reset) = (Some(source), true);
                     return true;
                 }
                 // A side that has ended may legitimately accept no more.
                 Some(DirectionError::Receiver(_)) if to_ended => {}
                 Some(DirectionError::Receiver(error)) => {
-                    self.broken = self.broken.or(Some(to));
+                    self.broken_side = self.broken_side.or(Some(receiver));
                     self.reset |= error == io::ErrorKind::ConnectionReset;
                 }
                 None => {}
@@ -225,15 +227,15 @@ struct RelayDirection {
     pipe: Option<SplicePipe>,
     gauge: TransferGauge,
     /// The flag for [`ByteStream::poll_recv`].
-    watched: bool,
+    read_registered: bool,
     /// Whether the source has ended.
-    ended: bool,
+    source_ended: bool,
     /// Whether the receiver was shut down, or accepts no more.
-    shut: bool,
+    is_shut: bool,
     /// Whether the last poll moved anything, and the number of bytes from the source.
     moved: bool,
     bytes: usize,
-    broken: Option<DirectionError>,
+    error: Option<DirectionError>,
 }
 
 /// The error that ended a direction early.
@@ -258,16 +260,16 @@ impl RelayDirection {
         &mut self,
         cx: &mut Context<'_>,
         core: &ThreadContext,
-        from: &mut F,
-        to: &mut T,
+        source: &mut F,
+        receiver: &mut T,
         buffer: &mut [u8],
-        quiet: bool,
+        skip_shutdown: bool,
     ) {
         (self.moved, self.bytes) = (false, 0);
-        while let TransferStep::Moved(bytes) = self.step(cx, core, from, to, buffer, quiet) {
+        while let TransferStep::Moved(bytes) = self.step(cx, core, source, receiver, buffer, skip_shutdown) {
             self.moved = true;
             self.bytes += bytes;
-            if self.bytes >= TURN {
+            if self.bytes >= MAX_POLL_BYTES {
                 cx.waker().wake_by_ref();
                 break;
             }
@@ -279,52 +281,53 @@ impl RelayDirection {
         &mut self,
         cx: &mut Context<'_>,
         core: &ThreadContext,
-        from: &mut F,
-        to: &mut T,
+        source: &mut F,
+        receiver: &mut T,
         buffer: &mut [u8],
-        quiet: bool,
+        skip_shutdown: bool,
     ) -> TransferStep {
-        if self.shut {
+        if self.is_shut {
             return TransferStep::Wait;
         }
         if !self.buffer.is_empty() {
-            let sent = self.buffer.poll_send(cx, to);
+            let sent = self.buffer.poll_send(cx, receiver);
             return self.handle_sent(sent.map_ok(|_| ()));
         }
-        if let (Some(pipe), Some(to)) = (&mut self.pipe, to.socket()) {
-            let drained = pipe.poll_drain(cx, to);
+        if let (Some(pipe), Some(socket)) = (&mut self.pipe, receiver.socket()) {
+            let drained = pipe.poll_drain(cx, socket);
             if pipe.is_empty() {
                 self.pipe.take().into_iter().for_each(|pipe| core.pipes.put(pipe));
             }
             return self.handle_sent(drained.map_ok(|_| ()));
         }
-        if self.ended {
-            let told = if quiet { Poll::Ready(Ok(())) } else { Pin::new(to).poll_shutdown(cx) };
-            self.shut = told.is_ready();
-            return self.handle_sent(told);
+        if self.source_ended {
+            let shutdown =
+                if skip_shutdown { Poll::Ready(Ok(())) } else { Pin::new(receiver).poll_shutdown(cx) };
+            self.is_shut = shutdown.is_ready();
+            return self.handle_sent(shutdown);
         }
-        if self.gauge.large
-            && let (Some(from), Some(_)) = (from.socket(), to.socket())
+        if self.gauge.is_large
+            && let (Some(source_socket), Some(_)) = (source.socket(), receiver.socket())
             && let Some(mut pipe) = core.pipes.take()
         {
-            let filled = pipe.poll_fill(cx, from);
+            let filled = pipe.poll_fill(cx, source_socket);
             match filled {
                 Poll::Ready(Ok(bytes)) if bytes > 0 => self.pipe = Some(pipe),
                 _ => core.pipes.put(pipe),
             }
             return self.handle_received(filled);
         }
-        let came = from.poll_recv(cx, buffer, &mut self.watched);
-        if let Poll::Ready(Ok(bytes)) = came {
+        let received = source.poll_recv(cx, buffer, &mut self.read_registered);
+        if let Poll::Ready(Ok(bytes)) = received {
             self.gauge.record_read(bytes);
-            self.send_or_keep(cx, to, &buffer[..bytes]);
+            self.send_or_keep(cx, receiver, &buffer[..bytes]);
         }
-        self.handle_received(came)
+        self.handle_received(received)
     }
 
-    fn send_or_keep<T: ByteStream>(&mut self, cx: &mut Context<'_>, to: &mut T, mut bytes: &[u8]) {
+    fn send_or_keep<T: ByteStream>(&mut self, cx: &mut Context<'_>, receiver: &mut T, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            match to.poll_send(cx, bytes) {
+            match receiver.poll_send(cx, bytes) {
                 Poll::Ready(Ok(0)) => return self.close_receiver(io::ErrorKind::WriteZero),
                 Poll::Ready(Ok(sent)) => bytes = &bytes[sent..],
                 Poll::Ready(Err(error)) => return self.close_receiver(error.kind()),
@@ -336,28 +339,28 @@ impl RelayDirection {
         }
     }
 
-    fn handle_received(&mut self, came: Poll<io::Result<usize>>) -> TransferStep {
-        match came {
+    fn handle_received(&mut self, received: Poll<io::Result<usize>>) -> TransferStep {
+        match received {
             Poll::Ready(Ok(bytes)) => {
-                self.ended = bytes == 0;
+                self.source_ended = bytes == 0;
                 TransferStep::Moved(bytes)
             }
             // A TLS peer that closed without close_notify. All records before are complete. As without TLS,
             // the two ends have to detect a truncation themselves.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.ended = true;
+                self.source_ended = true;
                 TransferStep::Moved(0)
             }
             Poll::Ready(Err(_)) => {
-                self.broken = Some(DirectionError::Source);
+                self.error = Some(DirectionError::Source);
                 TransferStep::Wait
             }
             Poll::Pending => TransferStep::Wait,
         }
     }
 
-    fn handle_sent(&mut self, went: Poll<io::Result<()>>) -> TransferStep {
-        match went {
+    fn handle_sent(&mut self, sent: Poll<io::Result<()>>) -> TransferStep {
+        match sent {
             Poll::Ready(Ok(())) => TransferStep::Moved(0),
             Poll::Ready(Err(error)) => {
                 self.close_receiver(error.kind());
@@ -370,20 +373,20 @@ impl RelayDirection {
     /// Stops reading, as the receiver accepts no more.
     #[cold]
     fn close_receiver(&mut self, error: io::ErrorKind) {
-        self.shut = true;
+        self.is_shut = true;
         self.buffer = WriteBuffer::default();
         self.pipe = None;
-        self.broken = Some(DirectionError::Receiver(error));
+        self.error = Some(DirectionError::Receiver(error));
     }
 
     /// Returns `true` if nothing is buffered, and more may come.
     fn is_drained(&self) -> bool {
-        self.buffer.is_empty() && self.pipe.is_none() && !self.ended && !self.shut
+        self.buffer.is_empty() && self.pipe.is_none() && !self.source_ended && !self.is_shut
     }
 
     /// Returns `true` if the receiver was just found to be reset.
     fn is_reset(&self) -> bool {
-        matches!(self.broken, Some(DirectionError::Receiver(io::ErrorKind::ConnectionReset)))
+        matches!(self.error, Some(DirectionError::Receiver(io::ErrorKind::ConnectionReset)))
     }
 }
 
@@ -392,29 +395,29 @@ impl RelayDirection {
 struct TransferGauge {
     /// While copying, the number of large reads, up to two; while splicing, the remaining number of waits
     /// with few bytes.
-    marks: u8,
-    large: bool,
+    large_reads: u8,
+    is_large: bool,
 }
 
 impl TransferGauge {
     fn record_read(&mut self, bytes: usize) {
-        if bytes >= LARGE {
-            self.marks = (self.marks + 1).min(2);
-            self.large |= self.marks == 2;
+        if bytes >= LARGE_READ {
+            self.large_reads = (self.large_reads + 1).min(2);
+            self.is_large |= self.large_reads == 2;
         }
     }
 
     /// Records the number of bytes since the last wait.
     fn record_wait(&mut self, bytes: usize) {
-        match (self.large, bytes) {
+        match (self.is_large, bytes) {
             (_, 0) => {}
-            (false, ..LITTLE) => self.marks = 0,
+            (false, ..SMALL_TRANSFER) => self.large_reads = 0,
             (false, _) => {}
-            (true, ..LITTLE) => {
-                self.marks = self.marks.saturating_sub(1);
-                self.large = self.marks > 0;
+            (true, ..SMALL_TRANSFER) => {
+                self.large_reads = self.large_reads.saturating_sub(1);
+                self.is_large = self.large_reads > 0;
             }
-            (true, _) => self.marks = 2,
+            (true, _) => self.large_reads = 2,
         }
     }
 }

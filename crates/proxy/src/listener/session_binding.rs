@@ -65,25 +65,25 @@ impl ListenerBindings {
     /// Returns the bindings to a member.
     pub(crate) fn for_member(
         &self,
-        known: &mut BindingCache,
+        cache: &mut BindingCache,
         record: &Arc<MemberRecord>,
         cores: usize,
     ) -> Arc<MemberBindings> {
-        let place = Arc::as_ptr(record) as usize;
-        if let Some(tie) = known.get(&place) {
-            return Arc::clone(tie);
+        let key = Arc::as_ptr(record) as usize;
+        if let Some(bindings) = cache.get(&key) {
+            return Arc::clone(bindings);
         }
-        known.retain(|_, tie| !tie.is_orphaned());
-        let tie = self.for_member_uncached(record, cores);
-        known.insert(place, Arc::clone(&tie));
-        tie
+        cache.retain(|_, bindings| !bindings.is_orphaned());
+        let bindings = self.for_member_uncached(record, cores);
+        cache.insert(key, Arc::clone(&bindings));
+        bindings
     }
 
     /// Returns the shared bindings to a member, for a core without a copy.
     fn for_member_uncached(&self, record: &Arc<MemberRecord>, cores: usize) -> Arc<MemberBindings> {
-        let mut all = lock(&self.0);
-        all.retain(|_, tie| !tie.is_orphaned());
-        let tie = all.entry(Arc::as_ptr(record) as usize).or_insert_with(|| {
+        let mut by_record = lock(&self.0);
+        by_record.retain(|_, bindings| !bindings.is_orphaned());
+        let bindings = by_record.entry(Arc::as_ptr(record) as usize).or_insert_with(|| {
             let counts = (0..cores).map(|_| BindingCounters::default()).collect();
             Arc::new(MemberBindings {
                 record: Arc::clone(record),
@@ -91,7 +91,7 @@ impl ListenerBindings {
                 predecessor: BindingCounters::default(),
             })
         });
-        Arc::clone(tie)
+        Arc::clone(bindings)
     }
 
     /// Records the counts of the previous process: `bound` sessions that a member has now, and `moved`
@@ -103,25 +103,29 @@ impl ListenerBindings {
         bound: u64,
         moved: u64,
     ) {
-        let MemberBindings { predecessor: before, .. } = &*self.for_member_uncached(record, cores);
-        before.bound.sub(before.bound.value());
-        before.bound.add(bound);
-        before.moved.add(moved);
+        let MemberBindings { predecessor, .. } = &*self.for_member_uncached(record, cores);
+        predecessor.bound.sub(predecessor.bound.value());
+        predecessor.bound.add(bound);
+        predecessor.moved.add(moved);
     }
 
     /// Records that the previous process has ended, and its sessions with it.
     pub(crate) fn clear_predecessor(&self) {
-        for tie in lock(&self.0).values() {
-            tie.predecessor.bound.sub(tie.predecessor.bound.value());
+        for bindings in lock(&self.0).values() {
+            bindings.predecessor.bound.sub(bindings.predecessor.bound.value());
         }
     }
 
     /// Returns the number of sessions bound to a member now, and the number that moved elsewhere so far.
     pub(crate) fn counts(&self, record: &Arc<MemberRecord>) -> (u64, u64) {
-        let Some(tie) = lock(&self.0).get(&(Arc::as_ptr(record) as usize)).cloned() else { return (0, 0) };
-        let all = || tie.counts.iter().chain(std::iter::once(&tie.predecessor));
-        let sum = |count: fn(&BindingCounters) -> &Counter| all().map(|of| count(of).value()).sum();
-        (sum(|of| &of.bound), sum(|of| &of.moved))
+        let Some(bindings) = lock(&self.0).get(&(Arc::as_ptr(record) as usize)).cloned() else {
+            return (0, 0);
+        };
+        let all_counters = || bindings.counts.iter().chain(std::iter::once(&bindings.predecessor));
+        let sum = |count: fn(&BindingCounters) -> &Counter| {
+            all_counters().map(|counters| count(counters).value()).sum()
+        };
+        (sum(|counters| &counters.bound), sum(|counters| &counters.moved))
     }
 }
 
@@ -134,11 +138,11 @@ impl MemberBindings {
 }
 
 /// Counts a session that returns with its cookie as moved elsewhere by its former member.
-pub(crate) fn record_cookie_move(listener: &Listener, from: &Arc<MemberRecord>, to: MemberId) {
-    listener.bindings_of(from).counts[listener.core].moved.add(1);
-    let stripe = from.core_counters(listener.core);
-    stripe.moved.add(1);
-    stripe.rebinds.record(Some(to));
+pub(crate) fn record_cookie_move(listener: &Listener, old_record: &Arc<MemberRecord>, new_member: MemberId) {
+    listener.bindings_of(old_record).counts[listener.core].moved.add(1);
+    let counters = old_record.core_counters(listener.core);
+    counters.moved.add(1);
+    counters.rebinds.record(Some(new_member));
 }
 
 /// A session's side of its binding.
@@ -162,7 +166,7 @@ pub(crate) struct MovedSession {
     /// that all load comes from this process.
     load: f32,
     /// Set if the session is as large as the gap: it changes places with another.
-    swap: Option<SessionExchange>,
+    exchange: Option<SessionExchange>,
 }
 
 /// A session as counted with its member.
@@ -187,39 +191,39 @@ impl Drop for BindingGuard {
 
 impl SessionBinding {
     /// Binds the session to the member of the request in flight; does nothing if it is already bound to it.
-    pub(crate) fn hold(&mut self, listener: &Listener, trip: &InFlight) {
-        let record = &trip.upstream.record;
+    pub(crate) fn hold(&mut self, listener: &Listener, in_flight: &InFlight) {
+        let record = &in_flight.upstream.record;
         self.closed_by_member = false;
-        if self.binding.as_ref().is_some_and(|seat| Arc::ptr_eq(&seat.bindings.record, record)) {
+        if self.binding.as_ref().is_some_and(|guard| Arc::ptr_eq(&guard.bindings.record, record)) {
             if let BindingMode::OnDemand(_) = listener.settings().binding {
-                self.share.record_request(record.vitals.begun_here(), trip.begun);
+                self.share.record_request(record.vitals.begun_here(), in_flight.begun);
             }
             return;
         }
-        self.share = ShareCounter::begin(record.vitals.begun_here(), trip.begun);
-        let tie = listener.bindings_of(record);
-        let seat = BindingGuard { bindings: tie, core: listener.core, index: trip.place() };
-        seat.count().bound.add(1);
-        self.binding = Some(seat);
+        self.share = ShareCounter::begin(record.vitals.begun_here(), in_flight.begun);
+        let bindings = listener.bindings_of(record);
+        let guard = BindingGuard { bindings, core: listener.core, index: in_flight.place() };
+        guard.count().bound.add(1);
+        self.binding = Some(guard);
     }
 
     /// Returns the index in the plan of the session's member, if it may still be chosen.
     fn plan_index(&mut self, view: &PlanView) -> Option<usize> {
-        let seat = self.binding.as_mut()?;
+        let guard = self.binding.as_mut()?;
         let records = &view.published.records;
-        let own = |record: &Arc<MemberRecord>| Arc::ptr_eq(record, &seat.bindings.record);
-        if !records.get(seat.index).is_some_and(own) {
-            seat.index = records.iter().position(own)?;
+        let is_bound_record = |record: &Arc<MemberRecord>| Arc::ptr_eq(record, &guard.bindings.record);
+        if !records.get(guard.index).is_some_and(is_bound_record) {
+            guard.index = records.iter().position(is_bound_record)?;
         }
-        Some(seat.index)
+        Some(guard.index)
     }
 
     /// Returns `true` if the session leaves its member now, which is under alert and not the only one. Each
     /// decision asks a session once; if the result is `true`, the move has been recorded.
-    pub(crate) fn should_leave(&mut self, view: &PlanView, chance: u64, now: Time) -> bool {
-        let Some(place) = self.plan_index(view) else { return false };
+    pub(crate) fn should_leave(&mut self, view: &PlanView, random_bits: u64, now: Time) -> bool {
+        let Some(index) = self.plan_index(view) else { return false };
         let members = view.published.plan.members();
-        members.len() > 1 && should_session_move(members[place].shed, &mut self.moves, chance, now)
+        members.len() > 1 && should_session_move(members[index].shed, &mut self.moves, random_bits, now)
     }
 
     /// Decides as [`SessionBinding::should_leave`] for a session of many requests, whose size is known from
@@ -229,44 +233,43 @@ impl SessionBinding {
         &mut self,
         view: &PlanView,
         is_led: bool,
-        chance: u64,
+        random_bits: u64,
         now: Time,
     ) -> Option<MovedSession> {
-        let place = self.plan_index(view)?;
+        let index = self.plan_index(view)?;
         let plan = &view.published.plan;
-        let Member { shed, vitals, capacity, .. } = &plan.members()[place];
+        let Member { shed, vitals, capacity, .. } = &plan.members()[index];
         if plan.members().len() < 2 {
             return None;
         }
-        let (part, mut luggage) = (&self.share, MovedSession::default());
-        let asked = || part.estimate(vitals.begun_here(), now);
-        if chance.is_multiple_of(SIZE_UPDATE_INTERVAL)
-            && let Some(ShareEstimate { rate, .. }) = asked()
+        let (share_counter, mut moved_session) = (&self.share, MovedSession::default());
+        let share_estimate = || share_counter.estimate(vitals.begun_here(), now);
+        if random_bits.is_multiple_of(SIZE_UPDATE_INTERVAL)
+            && let Some(ShareEstimate { rate, .. }) = share_estimate()
         {
             vitals.migration.asked(rate);
         }
-        let size = || {
-            let ShareEstimate { member_share: here, rate } = asked()?;
+        let session_size = || {
+            let ShareEstimate { member_share: process_share, rate } = share_estimate()?;
             // The session's share of the load is at most its share of what this process sends, whatever
             // members report.
-            let of_load = match view.published.settings.session_load {
+            let load_share = match view.published.settings.session_load {
                 SessionLoad::Unknown => None,
-                SessionLoad::Own => Some(here),
-                SessionLoad::Rate => Some(here.min(rate / shed.load)),
-                SessionLoad::RateForSize => Some(here.min(rate / (shed.load * *capacity as f32))),
+                SessionLoad::Own => Some(process_share),
+                SessionLoad::Rate => Some(process_share.min(rate / shed.load)),
+                SessionLoad::RateForSize => Some(process_share.min(rate / (shed.load * *capacity as f32))),
             };
-            luggage.load = of_load.unwrap_or(here) * shed.load * *capacity as f32;
-            let swap = of_load.filter(|_| is_led).and_then(|part| SessionExchange::of(part, rate, shed));
-            luggage.swap =
-                swap.filter(|swap| plan.exchange_partner(*swap, luggage.load, chance, place, now).is_some());
-            Some(SessionSize {
-                process_share: here,
-                load_share: of_load,
-                can_exchange: luggage.swap.is_some(),
-            })
+            moved_session.load = load_share.unwrap_or(process_share) * shed.load * *capacity as f32;
+            let exchange = load_share
+                .filter(|_| is_led)
+                .and_then(|load_share| SessionExchange::of(load_share, rate, shed));
+            moved_session.exchange = exchange.filter(|exchange| {
+                plan.exchange_partner(*exchange, moved_session.load, random_bits, index, now).is_some()
+            });
+            Some(SessionSize { process_share, load_share, can_exchange: moved_session.exchange.is_some() })
         };
-        should_sized_session_move(*shed, &vitals.migration, size, &mut self.moves, chance, now)
-            .then_some(luggage)
+        should_sized_session_move(*shed, &vitals.migration, session_size, &mut self.moves, random_bits, now)
+            .then_some(moved_session)
     }
 
     /// Records that this member has closed the connection of its response to the session.
@@ -276,9 +279,9 @@ impl SessionBinding {
 
     /// Returns `true` if the session's member is under alert and not the only one.
     fn is_under_alert(&mut self, view: &PlanView) -> bool {
-        let Some(place) = self.plan_index(view) else { return false };
+        let Some(index) = self.plan_index(view) else { return false };
         let members = view.published.plan.members();
-        members.len() > 1 && members[place].shed.share > 0.0
+        members.len() > 1 && members[index].shed.share > 0.0
     }
 
     /// Returns the carried-over state if the member has sent the session away. Members that act on alerts
@@ -289,8 +292,8 @@ impl SessionBinding {
         if !std::mem::take(&mut self.closed_by_member) || !self.is_under_alert(view) {
             return None;
         }
-        let place = self.plan_index(view)?;
-        let period = view.published.plan.members()[place].shed.period;
+        let index = self.plan_index(view)?;
+        let period = view.published.plan.members()[index].shed.period;
         may_session_escape(&mut self.moves, period, now).then(MovedSession::default)
     }
 
@@ -300,32 +303,32 @@ impl SessionBinding {
         &mut self,
         pool: &GroupPool,
         view: &Rc<PlanView>,
-        (key, chance): (u64, u64),
+        (key, random_bits): (u64, u64),
         work: WorkKind,
-        MovedSession { load, swap }: MovedSession,
+        MovedSession { load, exchange }: MovedSession,
         now: Time,
     ) -> Option<InFlight> {
-        let own = self.plan_index(view)?;
+        let bound_index = self.plan_index(view)?;
         let plan = &view.published.plan;
-        let tried = [plan.members()[own].id];
-        let target = match swap {
+        let tried = [plan.members()[bound_index].id];
+        let target = match exchange {
             // No other member would improve the balance.
-            Some(swap) => Some(plan.exchange_partner(swap, load, chance, own, now)?),
-            None if load > 0.0 => plan.sized_rebind_target(load, chance, &tried, now),
-            None => plan.target(chance, &tried, now),
+            Some(exchange) => Some(plan.exchange_partner(exchange, load, random_bits, bound_index, now)?),
+            None if load > 0.0 => plan.sized_rebind_target(load, random_bits, &tried, now),
+            None => plan.target(random_bits, &tried, now),
         };
-        let trip = match target.and_then(|place| pool.admit_to(view, place, now)) {
-            Some(trip) => trip,
-            None if swap.is_some() => return None,
-            None => match pool.admit_in_view(Rc::clone(view), key, chance, now, &tried, work) {
-                AdmissionOutcome::Admitted(trip) => trip,
+        let in_flight = match target.and_then(|target_index| pool.admit_to(view, target_index, now)) {
+            Some(in_flight) => in_flight,
+            None if exchange.is_some() => return None,
+            None => match pool.admit_in_view(Rc::clone(view), key, random_bits, now, &tried, work) {
+                AdmissionOutcome::Admitted(in_flight) => in_flight,
                 AdmissionOutcome::Full | AdmissionOutcome::Overloaded | AdmissionOutcome::NoCandidate => {
                     return None;
                 }
             },
         };
-        trip.upstream.record.vitals.migration.record_arrival(load);
-        Some(trip)
+        in_flight.upstream.record.vitals.migration.record_arrival(load);
+        Some(in_flight)
     }
 
     /// Returns a place at the session's own member, even a draining one if its sessions stay. Returns `None`
@@ -337,18 +340,18 @@ impl SessionBinding {
         now: Time,
     ) -> Option<InFlight> {
         match self.plan_index(view) {
-            Some(place) => pool.admit_to(view, place, now),
+            Some(index) => pool.admit_to(view, index, now),
             None => {
-                let (kept, place) = view.draining_at(&self.binding.as_ref()?.bindings.record)?;
-                pool.admit_to(kept, place, now)
+                let (draining_view, index) = view.draining_at(&self.binding.as_ref()?.bindings.record)?;
+                pool.admit_to(draining_view, index, now)
             }
         }
     }
 
     /// Appends the header lines for the client's response.
     #[cold]
-    pub(crate) fn append_headers(&self, lines: &mut Vec<u8>) {
-        lines.extend_from_slice(self.cookie.as_deref().unwrap_or_default());
+    pub(crate) fn append_headers(&self, header_lines: &mut Vec<u8>) {
+        header_lines.extend_from_slice(self.cookie.as_deref().unwrap_or_default());
     }
 
     /// Returns `true` if the session has a member.
@@ -358,16 +361,16 @@ impl SessionBinding {
 
     /// Returns `true` if the session is bound to this member.
     pub(crate) fn is_bound_to(&self, member: MemberId) -> bool {
-        self.binding.as_ref().is_some_and(|seat| seat.bindings.record.id == member)
+        self.binding.as_ref().is_some_and(|guard| guard.bindings.record.id == member)
     }
 
     /// Counts the session as moved elsewhere by its member: to another one, or to return by itself.
-    pub(crate) fn record_move(&self, to: Option<&InFlight>) {
-        if let Some(seat) = &self.binding {
-            seat.count().moved.add(1);
-            let stripe = seat.bindings.record.core_counters(seat.core);
-            stripe.moved.add(1);
-            stripe.rebinds.record(to.map(InFlight::member));
+    pub(crate) fn record_move(&self, target: Option<&InFlight>) {
+        if let Some(guard) = &self.binding {
+            guard.count().moved.add(1);
+            let counters = guard.bindings.record.core_counters(guard.core);
+            counters.moved.add(1);
+            counters.rebinds.record(target.map(InFlight::member));
         }
     }
 }

@@ -54,41 +54,41 @@ async fn try_handshake(
     tls: &ListenerTls,
     unread: &[u8],
 ) -> io::Result<TlsStream> {
-    let patience = listener.settings().timeouts.head;
+    let timeout = listener.settings().timeouts.head;
     let mut config = &tls.config;
     // The first message is examined before the handshake only while a validation is pending.
-    let (mut came, mut other) = (Vec::new(), None);
+    let (mut received, mut challenge_config) = (Vec::new(), None);
     if acme_challenge::is_tls_pending() {
         let mut hello = client_hello::ClientHelloReader::default();
-        came.extend_from_slice(unread);
-        poll_within(core, patience, |cx| hello.poll(cx, &socket, &mut came)).await?;
-        other = hello.into_challenge_config();
+        received.extend_from_slice(unread);
+        poll_within(core, timeout, |cx| hello.poll(cx, &socket, &mut received)).await?;
+        challenge_config = hello.into_challenge_config();
     }
-    if let Some(other) = &other {
-        config = other;
+    if let Some(challenge_config) = &challenge_config {
+        config = challenge_config;
     }
-    let unread = if came.is_empty() { unread } else { &came };
+    let unread = if received.is_empty() { unread } else { &received };
     let session = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
     let mut stream = TlsStream::new(socket, session.into()).with_first_flight(Arc::clone(config));
     stream.feed(unread)?;
-    poll_within(core, patience, |cx| stream.poll_handshake(cx)).await?;
+    poll_within(core, timeout, |cx| stream.poll_handshake(cx)).await?;
     Ok(stream)
 }
 
 /// Polls within a time limit.
 async fn poll_within(
     core: &ThreadContext,
-    patience: Duration,
+    timeout: Duration,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,
 ) -> io::Result<()> {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-    timer.set(core.tick() + patience);
-    let mut parting = false;
+    timer.set(core.tick() + timeout);
+    let mut is_stopping = false;
     poll_fn(|cx| match poll(cx) {
-        Poll::Ready(met) => Poll::Ready(met),
+        Poll::Ready(result) => Poll::Ready(result),
         Poll::Pending if timer.fired() => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
         Poll::Pending => {
-            if core.stopping.get() && !std::mem::replace(&mut parting, true) {
+            if core.stopping.get() && !std::mem::replace(&mut is_stopping, true) {
                 timer.set(core.idle_deadline());
             }
             Poll::Pending

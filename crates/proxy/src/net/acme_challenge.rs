@@ -78,15 +78,15 @@ impl AcmeChallenge {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let chain = parse_chain(certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| "no private key in PEM form is in it")?;
-        let key = provider.key_provider.load_private_key(key).map_err(|why| why.to_string())?;
+        let key = provider.key_provider.load_private_key(key).map_err(|error| error.to_string())?;
         // Key and certificate are not compared: the certificate has a critical extension that webpki does not
         // support.
-        let shown = CertifiedKey::new(chain, key);
+        let certified_key = CertifiedKey::new(chain, key);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(rustls::ALL_VERSIONS)
-            .map_err(|why| why.to_string())?
+            .map_err(|error| error.to_string())?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified_key)));
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn only_what_is_pending_is_answered() {
-        let ask =
+        let answer_text =
             |head: &str| asked(head.as_bytes()).map(|answer| String::from_utf8(answer.to_vec()).unwrap());
-        assert_eq!(ask("GET /.well-known/acme-challenge/t-1 HTTP/1.1\r\n"), None);
+        assert_eq!(answer_text("GET /.well-known/acme-challenge/t-1 HTTP/1.1\r\n"), None);
         let challenge = AcmeChallenge::http("t-1", "t-1.thumb");
         let other = AcmeChallenge::http("t-2", "t-2.thumb");
         for head in [
@@ -152,7 +152,7 @@ mod tests {
             "HEAD /.well-known/acme-challenge/t-1 HTTP/1.0\r\n\r\n",
             "GET /.well-known/acme-challenge/t-1?x HTTP/1.1\r\n\r\n",
         ] {
-            assert_eq!(ask(head).as_deref(), Some("t-1.thumb"), "{head}");
+            assert_eq!(answer_text(head).as_deref(), Some("t-1.thumb"), "{head}");
         }
         for head in [
             "POST /.well-known/acme-challenge/t-1 HTTP/1.1\r\n\r\n",
@@ -162,11 +162,11 @@ mod tests {
             "GET /x/.well-known/acme-challenge/t-1 HTTP/1.1\r\n\r\n",
             "GET /.well-known/acme-challenge/t-1",
         ] {
-            assert_eq!(ask(head), None, "{head}");
+            assert_eq!(answer_text(head), None, "{head}");
         }
         drop(challenge);
-        assert_eq!(ask("GET /.well-known/acme-challenge/t-1 HTTP/1.1\r\n"), None);
-        assert!(ask("GET /.well-known/acme-challenge/t-2 HTTP/1.1\r\n").is_some());
+        assert_eq!(answer_text("GET /.well-known/acme-challenge/t-1 HTTP/1.1\r\n"), None);
+        assert!(answer_text("GET /.well-known/acme-challenge/t-2 HTTP/1.1\r\n").is_some());
         drop(other);
     }
 }

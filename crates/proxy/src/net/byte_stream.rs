@@ -29,10 +29,10 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        _watched: &mut bool,
+        _registered: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        let mut space = ReadBuf::new(buffer);
-        Pin::new(self).poll_read(cx, &mut space).map_ok(|()| space.filled().len())
+        let mut read_buf = ReadBuf::new(buffer);
+        Pin::new(self).poll_read(cx, &mut read_buf).map_ok(|()| read_buf.filled().len())
     }
 
     /// Writes some of `bytes`. While it is pending, the next call must begin with the same bytes, some of
@@ -74,7 +74,7 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin {
 
     /// Aborts an incomplete message, and informs the peer of the reason if there is a way. `late` is `true`
     /// if the peer's own timeout expired.
-    fn fail(&mut self, _late: bool) {}
+    fn fail(&mut self, _timed_out: bool) {}
 
     /// Returns the server name of a client's connection, if the client sent it before any request.
     fn origin(&self) -> Option<Arc<SniContext>> {

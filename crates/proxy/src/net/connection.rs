@@ -70,8 +70,8 @@ impl ByteStream for PeerConnection {
         either!(self, stream => stream.poll_closed(cx))
     }
 
-    fn fail(&mut self, late: bool) {
-        either!(self, stream => stream.fail(late));
+    fn fail(&mut self, timed_out: bool) {
+        either!(self, stream => stream.fail(timed_out));
     }
 
     fn origin(&self) -> Option<Arc<SniContext>> {
@@ -116,9 +116,9 @@ impl ByteStream for PeerConnection {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        watched: &mut bool,
+        registered: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        either!(self, stream => stream.poll_recv(cx, buffer, watched))
+        either!(self, stream => stream.poll_recv(cx, buffer, registered))
     }
 
     #[inline(always)]
@@ -135,9 +135,9 @@ impl AsyncRead for PeerConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        either!(&mut *self, stream => Pin::new(stream).poll_read(cx, space))
+        either!(&mut *self, stream => Pin::new(stream).poll_read(cx, buffer))
     }
 }
 

@@ -27,8 +27,8 @@ impl GrpcCall {
     }
 
     /// Returns `true` if the client's own timeout has expired, this long after the call began.
-    pub(crate) fn is_expired(&self, after: Duration) -> bool {
-        self.timeout.is_some_and(|timeout| after >= timeout)
+    pub(crate) fn is_expired(&self, elapsed: Duration) -> bool {
+        self.timeout.is_some_and(|timeout| elapsed >= timeout)
     }
 }
 
@@ -94,7 +94,7 @@ fn is_lack_of_room(reason: Reason) -> bool {
 
 /// Returns the response to a call that no member answered: a head alone, with the status ("Trailers-Only").
 /// `more` are complete header lines.
-pub(crate) fn rejection(reason: Reason, more: &[u8]) -> Vec<u8> {
+pub(crate) fn rejection(reason: Reason, header_lines: &[u8]) -> Vec<u8> {
     let mut head = String::with_capacity(256);
     // Writing to a string cannot fail.
     let _ = write!(
@@ -108,16 +108,16 @@ pub(crate) fn rejection(reason: Reason, more: &[u8]) -> Vec<u8> {
     if is_lack_of_room(reason) {
         let _ = write!(head, "grpc-retry-pushback-ms: {}\r\n", PUSHBACK.as_millis());
     }
-    let mut answer = head.into_bytes();
-    answer.extend_from_slice(more);
-    answer.extend_from_slice(b"\r\n");
-    answer
+    let mut response = head.into_bytes();
+    response.extend_from_slice(header_lines);
+    response.extend_from_slice(b"\r\n");
+    response
 }
 
 /// Returns the trailers of a response that was begun and cannot be completed. `late` is `true` if the
 /// client's own timeout has expired, so that the member is not to blame.
-pub(crate) fn abort_trailers(late: bool) -> [(&'static str, &'static str); 2] {
-    match late {
+pub(crate) fn abort_trailers(timed_out: bool) -> [(&'static str, &'static str); 2] {
+    match timed_out {
         // DEADLINE_EXCEEDED
         true => [("grpc-status", "4"), ("grpc-message", "plimsoll: the request took too long")],
         // UNAVAILABLE
@@ -131,18 +131,19 @@ mod tests {
 
     #[test]
     fn calls_are_known_by_their_type() {
-        for yes in ["application/grpc", "application/grpc+proto", "Application/GRPC;x", "application/grpc ;x"]
+        for grpc_type in
+            ["application/grpc", "application/grpc+proto", "Application/GRPC;x", "application/grpc ;x"]
         {
-            assert!(is_call(yes.as_bytes()), "{yes}");
+            assert!(is_call(grpc_type.as_bytes()), "{grpc_type}");
         }
-        for no in ["application/grpc-web", "application/grpcx", "text/plain", "", "application/grp"] {
-            assert!(!is_call(no.as_bytes()), "{no}");
+        for other_type in ["application/grpc-web", "application/grpcx", "text/plain", "", "application/grp"] {
+            assert!(!is_call(other_type.as_bytes()), "{other_type}");
         }
     }
 
     #[test]
     fn timeouts_are_eight_digits_and_a_unit() {
-        for (text, span) in [
+        for (text, duration) in [
             ("2H", Duration::from_secs(7200)),
             ("3M", Duration::from_secs(180)),
             ("99999999S", Duration::from_secs(99_999_999)),
@@ -150,18 +151,18 @@ mod tests {
             ("7u", Duration::from_micros(7)),
             ("0n", Duration::ZERO),
         ] {
-            assert_eq!(timeout(text.as_bytes()), Some(span), "{text}");
+            assert_eq!(timeout(text.as_bytes()), Some(duration), "{text}");
         }
-        for bad in ["", "S", "5", "123456789S", "1.5S", "-1S", "5s", "5 S"] {
-            assert_eq!(timeout(bad.as_bytes()), None, "{bad}");
+        for invalid in ["", "S", "5", "123456789S", "1.5S", "-1S", "5s", "5 S"] {
+            assert_eq!(timeout(invalid.as_bytes()), None, "{invalid}");
         }
     }
 
     #[test]
     fn members_are_blamed_for_what_http_has_5xx_for() {
-        let failed =
+        let failure_codes =
             (0..=16).filter(|code| GrpcCall { status: Some(*code), timeout: None }.is_member_failure());
-        assert_eq!(failed.collect::<Vec<_>>(), [2, 8, 13, 14]);
+        assert_eq!(failure_codes.collect::<Vec<_>>(), [2, 8, 13, 14]);
         assert!(!GrpcCall::default().is_member_failure());
     }
 
@@ -170,8 +171,12 @@ mod tests {
         for reason in crate::net::reason::ALL {
             let text = String::from_utf8(rejection(reason, b"a: b\r\n")).expect("text");
             assert!(text.ends_with("\r\na: b\r\n\r\n") && text.contains("\r\ngrpc-status: "), "{text}");
-            let pushed = text.contains("\r\ngrpc-retry-pushback-ms: 1000\r\n");
-            assert_eq!(pushed, reason.label() == "shed" || reason.label().starts_with("queue"), "{text}");
+            let has_pushback = text.contains("\r\ngrpc-retry-pushback-ms: 1000\r\n");
+            assert_eq!(
+                has_pushback,
+                reason.label() == "shed" || reason.label().starts_with("queue"),
+                "{text}"
+            );
         }
         assert_eq!((status_code(Reason::Shed), status_code(Reason::TotalTimeout)), (14, 4));
     }

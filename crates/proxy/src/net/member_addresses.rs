@@ -35,16 +35,16 @@ impl PartialEq for MemberAddresses {
 impl MemberAddresses {
     /// Creates the list of a name's addresses. `first` is preferred while it works, even if the name no
     /// longer has it. Returns `None` if there is no address at all.
-    pub fn new(named: &[SocketAddr], first: Option<SocketAddr>) -> Option<Self> {
-        let mut list = named.to_vec();
-        let best = first.map_or(0, |first| {
-            list.iter().position(|one| *one == first).unwrap_or_else(|| {
-                list.push(first);
+    pub fn new(resolved: &[SocketAddr], preferred: Option<SocketAddr>) -> Option<Self> {
+        let mut list = resolved.to_vec();
+        let best = preferred.map_or(0, |preferred| {
+            list.iter().position(|address| *address == preferred).unwrap_or_else(|| {
+                list.push(preferred);
                 list.len() - 1
             })
         });
-        let (named, best) = (named.len(), AtomicUsize::new(best));
-        (!list.is_empty()).then(|| Self { list: list.into(), resolved_len: named, best })
+        let (resolved_len, best) = (resolved.len(), AtomicUsize::new(best));
+        (!list.is_empty()).then(|| Self { list: list.into(), resolved_len, best })
     }
 
     /// Returns the addresses that the name has.
@@ -72,40 +72,40 @@ impl MemberAddresses {
         &self,
         mut connect: impl AsyncFnMut(SocketAddr) -> io::Result<T>,
     ) -> io::Result<T> {
-        let (begin, count) = (self.best_index(), self.list.len());
-        let mut first = None;
-        for place in (begin..begin + count).map(|place| place % count) {
-            let attempt = ConnectAttempt { addresses: self, index: place };
-            let made = connect(self.list[place]).await;
+        let (start, count) = (self.best_index(), self.list.len());
+        let mut first_error = None;
+        for index in (start..start + count).map(|step| step % count) {
+            let attempt = ConnectAttempt { addresses: self, index };
+            let result = connect(self.list[index]).await;
             std::mem::forget(attempt);
-            match made {
-                Ok(made) => {
-                    self.best.store(place, Relaxed);
-                    return Ok(made);
+            match result {
+                Ok(connection) => {
+                    self.best.store(index, Relaxed);
+                    return Ok(connection);
                 }
                 Err(error) if is_out_of_resources(&error) => return Err(error),
-                Err(error) => drop(first.get_or_insert(error)),
+                Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        Err(first.unwrap_or_else(|| io::Error::other("the name has no address")))
+        Err(first_error.unwrap_or_else(|| io::Error::other("the name has no address")))
     }
 
     /// Returns the order of health checks, as indices: the name's addresses, beginning with the one that
     /// worked last, then the former address.
     pub(crate) fn check_order(&self) -> impl Iterator<Item = usize> + Send + use<> {
-        let (best, named, all) = (self.best_index(), self.resolved_len, self.list.len());
-        let begin = if best < named { best } else { 0 };
-        (begin..begin + named).map(move |place| place % named).chain(named..all)
+        let (best, resolved_len, total) = (self.best_index(), self.resolved_len, self.list.len());
+        let start = if best < resolved_len { best } else { 0 };
+        (start..start + resolved_len).map(move |offset| offset % resolved_len).chain(resolved_len..total)
     }
 
     /// Returns the address at an index.
-    pub(crate) fn at(&self, place: usize) -> SocketAddr {
-        self.list[place]
+    pub(crate) fn at(&self, index: usize) -> SocketAddr {
+        self.list[index]
     }
 
     /// Records that the address at an index has passed a check, so it is the one that works.
-    pub(crate) fn record_passed(&self, place: usize) {
-        self.best.store(place, Relaxed);
+    pub(crate) fn record_passed(&self, index: usize) {
+        self.best.store(index, Relaxed);
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
 
     /// Returns the addresses that were tried if only those in `works` answer, and whether a connection was
     /// made.
-    fn reached(addresses: &MemberAddresses, works: &[u8]) -> (Vec<SocketAddr>, bool) {
+    fn try_reach(addresses: &MemberAddresses, works: &[u8]) -> (Vec<SocketAddr>, bool) {
         let mut asked = Vec::new();
         let made = run(addresses.reach(async |address| {
             asked.push(address);
@@ -153,10 +153,10 @@ mod tests {
     #[test]
     fn the_next_is_tried_and_the_one_that_works_is_remembered() {
         let addresses = MemberAddresses::new(&[at(1), at(2), at(3)], None).unwrap();
-        assert_eq!(reached(&addresses, &[2]), (vec![at(1), at(2)], true));
+        assert_eq!(try_reach(&addresses, &[2]), (vec![at(1), at(2)], true));
         assert_eq!(addresses.best(), at(2));
-        assert_eq!(reached(&addresses, &[1]), (vec![at(2), at(3), at(1)], true));
-        assert_eq!(reached(&addresses, &[]), (vec![at(1), at(2), at(3)], false));
+        assert_eq!(try_reach(&addresses, &[1]), (vec![at(2), at(3), at(1)], true));
+        assert_eq!(try_reach(&addresses, &[]), (vec![at(1), at(2), at(3)], false));
         assert_eq!(addresses.best(), at(1), "that none works says nothing of one");
     }
 
@@ -178,10 +178,10 @@ mod tests {
         drop(Box::pin(addresses.reach(async |_| Ok(()))));
         assert_eq!(addresses.best(), at(1), "nothing was begun");
         run(async {
-            let mut silent =
+            let mut pending_connect =
                 Box::pin(addresses.reach(async |_| std::future::pending::<io::Result<()>>().await));
             assert!(
-                std::future::poll_fn(|cx| std::task::Poll::Ready(silent.as_mut().poll(cx)))
+                std::future::poll_fn(|cx| std::task::Poll::Ready(pending_connect.as_mut().poll(cx)))
                     .await
                     .is_pending()
             );
@@ -192,18 +192,18 @@ mod tests {
     #[test]
     fn one_that_has_passed_stays_until_another_has() {
         let addresses = MemberAddresses::new(&[at(2), at(3)], Some(at(1))).unwrap();
-        let check = |passes: &[u8]| {
-            let passes = |place: &usize| passes.iter().any(|one| at(*one) == addresses.at(*place));
-            let place = addresses.check_order().find(passes)?;
-            addresses.record_passed(place);
-            Some(addresses.at(place))
+        let run_check = |passing: &[u8]| {
+            let is_passing = |index: &usize| passing.iter().any(|last| at(*last) == addresses.at(*index));
+            let index = addresses.check_order().find(is_passing)?;
+            addresses.record_passed(index);
+            Some(addresses.at(index))
         };
         assert_eq!((addresses.best(), addresses.resolved()), (at(1), &[at(2), at(3)][..]));
-        assert_eq!((check(&[1]), addresses.best()), (Some(at(1)), at(1)));
-        assert_eq!((check(&[]), addresses.best()), (None, at(1)));
-        assert_eq!((check(&[1, 3]), addresses.best()), (Some(at(3)), at(3)));
+        assert_eq!((run_check(&[1]), addresses.best()), (Some(at(1)), at(1)));
+        assert_eq!((run_check(&[]), addresses.best()), (None, at(1)));
+        assert_eq!((run_check(&[1, 3]), addresses.best()), (Some(at(3)), at(3)));
         assert_eq!(
-            addresses.check_order().map(|place| addresses.at(place)).collect::<Vec<_>>(),
+            addresses.check_order().map(|index| addresses.at(index)).collect::<Vec<_>>(),
             [at(3), at(2), at(1)]
         );
         assert!(MemberAddresses::new(&[], None).is_none());

@@ -144,6 +144,6 @@ mod tests {
 
     #[test]
     fn numbers_are_places() {
-        assert!(ALL.iter().enumerate().all(|(place, reason)| *reason as usize == place));
+        assert!(ALL.iter().enumerate().all(|(index, reason)| *reason as usize == index));
     }
 }

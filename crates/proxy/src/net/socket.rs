@@ -74,22 +74,22 @@ impl ReactorSocket {
     #[inline]
     pub(crate) fn try_io(
         &self,
-        way: IoDirection,
-        room: usize,
-        mut act: impl FnMut() -> rustix::io::Result<usize>,
+        direction: IoDirection,
+        max_len: usize,
+        mut operation: impl FnMut() -> rustix::io::Result<usize>,
     ) -> Option<io::Result<usize>> {
-        if !self.slot.is_ready(way) {
+        if !self.slot.is_ready(direction) {
             return None;
         }
-        match rustix::io::retry_on_intr(&mut act) {
-            Ok(moved) => {
-                if moved < room {
-                    self.slot.clear_ready(way);
+        match rustix::io::retry_on_intr(&mut operation) {
+            Ok(len) => {
+                if len < max_len {
+                    self.slot.clear_ready(direction);
                 }
-                Some(Ok(moved))
+                Some(Ok(len))
             }
             Err(Errno::WOULDBLOCK) => {
-                self.slot.mark_blocked(way);
+                self.slot.mark_blocked(direction);
                 None
             }
             Err(error) => Some(Err(error.into())),
@@ -101,19 +101,19 @@ impl ReactorSocket {
         &self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        watched: &mut bool,
+        registered: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        let room = buffer.len();
-        let came = self.try_io(IoDirection::Read, room, || {
+        let max_len = buffer.len();
+        let received = self.try_io(IoDirection::Read, max_len, || {
             // A ready socket has woken the task, which is then no longer registered.
-            *watched = false;
+            *registered = false;
             rustix::net::recv(&self.stream, &mut *buffer, RecvFlags::empty()).map(|(bytes, _)| bytes)
         });
-        match came {
-            Some(came) => Poll::Ready(came),
-            None if *watched => Poll::Pending,
+        match received {
+            Some(result) => Poll::Ready(result),
+            None if *registered => Poll::Pending,
             None => {
-                *watched = true;
+                *registered = true;
                 self.register_waker(IoDirection::Read, cx)
             }
         }
@@ -129,10 +129,10 @@ impl ReactorSocket {
 
     /// Sends several pieces in order, likewise.
     pub(crate) fn send_parts(&self, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
-        let all = parts.iter().map(|part| part.len()).sum();
-        let mut none = SendAncillaryBuffer::default();
-        self.try_io(IoDirection::Write, all, || {
-            rustix::net::sendmsg(&self.stream, parts, &mut none, SendFlags::NOSIGNAL)
+        let total_len = parts.iter().map(|slice| slice.len()).sum();
+        let mut no_ancillary = SendAncillaryBuffer::default();
+        self.try_io(IoDirection::Write, total_len, || {
+            rustix::net::sendmsg(&self.stream, parts, &mut no_ancillary, SendFlags::NOSIGNAL)
         })
     }
 
@@ -151,14 +151,14 @@ impl ReactorSocket {
     }
 
     /// Completes when the socket may be ready, or cannot be watched.
-    pub(crate) fn poll_ready(&self, way: IoDirection, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        if self.slot.is_ready(way) { Poll::Ready(Ok(())) } else { self.register_waker(way, cx) }
+    pub(crate) fn poll_ready(&self, direction: IoDirection, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.slot.is_ready(direction) { Poll::Ready(Ok(())) } else { self.register_waker(direction, cx) }
     }
 
     /// Registers for a wake-up when the socket is ready; an error if it cannot be watched.
     #[inline]
-    fn register_waker<T>(&self, way: IoDirection, cx: &Context<'_>) -> Poll<io::Result<T>> {
-        match self.slot.register_waker(way, cx, &self.stream) {
+    fn register_waker<T>(&self, direction: IoDirection, cx: &Context<'_>) -> Poll<io::Result<T>> {
+        match self.slot.register_waker(direction, cx, &self.stream) {
             Ok(()) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
         }
@@ -193,27 +193,27 @@ impl ListenSocket {
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(ReactorSocket, SocketAddr)>> {
         // With many new connections, other tasks must run, too.
         let coop = ready!(tokio::task::coop::poll_proceed(cx));
-        let accepted = if self.slot.is_ready(IoDirection::Read) { self.accept() } else { None };
-        let Some(accepted) = accepted else {
+        let result = if self.slot.is_ready(IoDirection::Read) { self.accept() } else { None };
+        let Some(result) = result else {
             self.slot.register_waker(IoDirection::Read, cx, &self.socket)?;
             return Poll::Pending;
         };
         coop.made_progress();
-        Poll::Ready(accepted)
+        Poll::Ready(result)
     }
 
     /// Returns a waiting connection, if there is one.
     pub(crate) fn accept(&self) -> Option<io::Result<(ReactorSocket, SocketAddr)>> {
-        let accepted = rustix::io::retry_on_intr(|| rustix::net::acceptfrom_with(&self.socket, FLAGS));
-        if matches!(accepted, Err(Errno::WOULDBLOCK)) {
+        let result = rustix::io::retry_on_intr(|| rustix::net::acceptfrom_with(&self.socket, FLAGS));
+        if matches!(result, Err(Errno::WOULDBLOCK)) {
             self.slot.mark_blocked(IoDirection::Read);
             return None;
         }
-        let greet = |(stream, client): (OwnedFd, Option<SocketAddrAny>)| {
+        let to_socket = |(stream, client): (OwnedFd, Option<SocketAddrAny>)| {
             let client = client.and_then(|client| client.try_into().ok()).ok_or(Errno::AFNOSUPPORT)?;
             Ok((ReactorSocket::new(self.slot.readiness(), stream), client))
         };
-        Some(accepted.map_err(io::Error::from).and_then(greet))
+        Some(result.map_err(io::Error::from).and_then(to_socket))
     }
 }
 
@@ -244,12 +244,12 @@ impl ByteStream for ReactorSocket {
     /// ready.
     #[inline]
     fn is_idle(&mut self) -> bool {
-        if !self.slot.is_watched() {
+        if !self.slot.is_registered() {
             self.slot.assume_ready(IoDirection::Read);
         }
-        let mut space = [0];
+        let mut probe_byte = [0];
         self.try_io(IoDirection::Read, 1, || {
-            rustix::net::recv(&self.stream, &mut space, RecvFlags::empty()).map(|(bytes, _)| bytes)
+            rustix::net::recv(&self.stream, &mut probe_byte, RecvFlags::empty()).map(|(bytes, _)| bytes)
         })
         .is_none()
     }
@@ -259,9 +259,9 @@ impl ByteStream for ReactorSocket {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        watched: &mut bool,
+        registered: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        Self::poll_recv(self, cx, buffer, watched)
+        Self::poll_recv(self, cx, buffer, registered)
     }
 
     #[inline]
@@ -287,21 +287,21 @@ impl AsyncRead for ReactorSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         // Other tasks must run, too.
         let coop = ready!(tokio::task::coop::poll_proceed(cx));
         // Copied, as the given buffer may be uninitialised: initialising that much each time would cost more.
-        let mut piece = [const { MaybeUninit::<u8>::uninit() }; READ_SIZE];
-        let room = space.remaining().min(READ_SIZE);
-        let came = self.try_io(IoDirection::Read, room, || {
-            let ((came, _), _) = rustix::net::recv(&self.stream, &mut piece[..room], RecvFlags::empty())?;
-            space.put_slice(came);
-            Ok(came.len())
+        let mut chunk = [const { MaybeUninit::<u8>::uninit() }; READ_SIZE];
+        let max_len = buffer.remaining().min(READ_SIZE);
+        let received = self.try_io(IoDirection::Read, max_len, || {
+            let ((bytes, _), _) = rustix::net::recv(&self.stream, &mut chunk[..max_len], RecvFlags::empty())?;
+            buffer.put_slice(bytes);
+            Ok(bytes.len())
         });
-        let Some(came) = came else { return self.register_waker(IoDirection::Read, cx) };
+        let Some(received) = received else { return self.register_waker(IoDirection::Read, cx) };
         coop.made_progress();
-        Poll::Ready(came.map(drop))
+        Poll::Ready(received.map(drop))
     }
 }
 
@@ -316,9 +316,9 @@ impl AsyncWrite for ReactorSocket {
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
+        slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.send_parts(pieces) {
+        match self.send_parts(slices) {
             Some(sent) => Poll::Ready(sent),
             None => self.register_waker(IoDirection::Write, cx),
         }
@@ -335,7 +335,7 @@ impl AsyncWrite for ReactorSocket {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(match self.stream.shutdown(Shutdown::Write) {
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
-            ended => ended,
+            result => result,
         })
     }
 }

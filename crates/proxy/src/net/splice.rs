@@ -32,45 +32,45 @@ pub const MAX_PIPE_FILES: usize = 2 * MAX_PIPES;
 /// The pipes of one core.
 #[derive(Default)]
 pub(crate) struct PipePool {
-    spare: RefCell<Vec<SplicePipe>>,
+    idle_pipes: RefCell<Vec<SplicePipe>>,
     open: Rc<Cell<usize>>,
 }
 
 /// A pipe, and the number of bytes in it.
 pub(crate) struct SplicePipe {
-    read: OwnedFd,
-    write: OwnedFd,
+    read_end: OwnedFd,
+    write_end: OwnedFd,
     capacity: usize,
-    filled: usize,
+    buffered: usize,
     open: Rc<Cell<usize>>,
 }
 
 impl PipePool {
     /// Returns an empty pipe; `None` if there are too many or the system has none.
     pub(crate) fn take(&self) -> Option<SplicePipe> {
-        self.spare.borrow_mut().pop().or_else(|| self.make())
+        self.idle_pipes.borrow_mut().pop().or_else(|| self.open_pipe())
     }
 
     /// Takes a pipe back.
     pub(crate) fn put(&self, pipe: SplicePipe) {
         if pipe.is_empty() {
-            self.spare.borrow_mut().push(pipe);
+            self.idle_pipes.borrow_mut().push(pipe);
         }
     }
 
     #[cold]
-    fn make(&self) -> Option<SplicePipe> {
+    fn open_pipe(&self) -> Option<SplicePipe> {
         if self.open.get() >= MAX_PIPES {
             return None;
         }
-        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
         // A user with many pipes gets smaller ones.
-        let capacity = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY)
-            .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))
+        let capacity = rustix::pipe::fcntl_setpipe_size(&write_end, CAPACITY)
+            .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write_end))
             .ok()
             .filter(|capacity| *capacity >= MIN_CAPACITY)?;
         self.open.set(self.open.get() + 1);
-        Some(SplicePipe { read, write, capacity, filled: 0, open: Rc::clone(&self.open) })
+        Some(SplicePipe { read_end, write_end, capacity, buffered: 0, open: Rc::clone(&self.open) })
     }
 
     /// Returns the number of pipes.
@@ -82,34 +82,38 @@ impl PipePool {
 
 impl SplicePipe {
     pub(crate) fn is_empty(&self) -> bool {
-        self.filled == 0
+        self.buffered == 0
     }
 
     /// Moves the received bytes of `from` into the pipe, which must be empty; 0 at the end of the stream.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
-        from: &ReactorSocket,
+        source: &ReactorSocket,
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(from.poll_ready(IoDirection::Read, cx))?;
+            ready!(source.poll_ready(IoDirection::Read, cx))?;
             // Few bytes do not imply that no more are there.
-            if let Some(moved) =
-                from.try_io(IoDirection::Read, 0, || splice(from, &self.write, self.capacity))
+            if let Some(result) =
+                source.try_io(IoDirection::Read, 0, || splice(source, &self.write_end, self.capacity))
             {
-                return Poll::Ready(moved.inspect(|moved| self.filled += moved));
+                return Poll::Ready(result.inspect(|moved| self.buffered += moved));
             }
         }
     }
 
     /// Moves the bytes in the pipe to `to`, as many as it accepts.
-    pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &ReactorSocket) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        receiver: &ReactorSocket,
+    ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(to.poll_ready(IoDirection::Write, cx))?;
-            match to.try_io(IoDirection::Write, 0, || splice(&self.read, to, self.filled)) {
+            ready!(receiver.poll_ready(IoDirection::Write, cx))?;
+            match receiver.try_io(IoDirection::Write, 0, || splice(&self.read_end, receiver, self.buffered)) {
                 None => {}
                 Some(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Some(moved) => return Poll::Ready(moved.inspect(|moved| self.filled -= *moved)),
+                Some(result) => return Poll::Ready(result.inspect(|moved| self.buffered -= *moved)),
             }
         }
     }
@@ -122,9 +126,9 @@ impl Drop for SplicePipe {
 }
 
 fn splice(
-    from: &impl rustix::fd::AsFd,
-    to: &impl rustix::fd::AsFd,
-    most: usize,
+    source: &impl rustix::fd::AsFd,
+    receiver: &impl rustix::fd::AsFd,
+    max_len: usize,
 ) -> rustix::io::Result<usize> {
-    rustix::pipe::splice(from, None, to, None, most, SpliceFlags::NONBLOCK)
+    rustix::pipe::splice(source, None, receiver, None, max_len, SpliceFlags::NONBLOCK)
 }

@@ -38,8 +38,8 @@ pub(crate) async fn reach<W: TlsTransport>(
 ) -> io::Result<TlsStream<W>> {
     let host = name.rsplit_once(':').map_or(name, |(host, _)| host).trim_matches(['[', ']']);
     let Some(session) = tls.session(host) else {
-        let why = format!("no certificate can be for `{host}`: set server_name in the group's tls");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let message = format!("no certificate can be for `{host}`: set server_name in the group's tls");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     };
     let mut stream = TlsStream::new(socket, session);
     poll_fn(|cx| stream.poll_handshake(cx)).await?;

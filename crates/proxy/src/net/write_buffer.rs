@@ -32,9 +32,9 @@ impl WriteBuffer {
     pub(crate) fn poll_send<W: ByteStream>(
         &mut self,
         cx: &mut Context<'_>,
-        to: &mut W,
+        receiver: &mut W,
     ) -> Poll<io::Result<usize>> {
-        let sent = ready!(to.poll_send(cx, &self.bytes[self.sent..]))?;
+        let sent = ready!(receiver.poll_send(cx, &self.bytes[self.sent..]))?;
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
@@ -51,28 +51,29 @@ impl WriteBuffer {
     pub(crate) fn send_or_keep<W: ByteStream>(
         &mut self,
         cx: &mut Context<'_>,
-        to: &mut W,
+        receiver: &mut W,
         head: &[u8],
         body: &[u8],
     ) -> io::Result<usize> {
-        let all = head.len() + body.len();
+        let total_len = head.len() + body.len();
         let mut sent = 0;
-        while sent < all {
+        while sent < total_len {
             let attempt = if sent >= head.len() {
-                to.poll_send(cx, &body[sent - head.len()..])
+                receiver.poll_send(cx, &body[sent - head.len()..])
             } else if body.is_empty() {
-                to.poll_send(cx, &head[sent..])
+                receiver.poll_send(cx, &head[sent..])
             } else {
-                Pin::new(&mut *to).poll_write_vectored(cx, &[IoSlice::new(&head[sent..]), IoSlice::new(body)])
+                Pin::new(&mut *receiver)
+                    .poll_write_vectored(cx, &[IoSlice::new(&head[sent..]), IoSlice::new(body)])
             };
             match attempt {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(more)) => sent += more,
+                Poll::Ready(Ok(len)) => sent += len,
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => break,
             }
         }
-        if sent < all {
+        if sent < total_len {
             // Writing to a vector cannot fail.
             let _ = self.bytes.write_all(&head[sent.min(head.len())..]);
             let _ = self.bytes.write_all(&body[sent.saturating_sub(head.len())..]);

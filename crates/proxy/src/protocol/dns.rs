@@ -66,7 +66,7 @@ pub(crate) async fn serve_udp(core: Rc<ThreadContext>, listener: Rc<Listener>, s
 fn answer_all(core: &ThreadContext, listener: &Listener, socket: &udp::UdpListenSocket) -> usize {
     let now = core.tick();
     core.with_buffers(|buffer, _| {
-        for taken in 0..QUERIES_PER_TURN {
+        for handled in 0..QUERIES_PER_TURN {
             match socket.receive(buffer) {
                 Ok((len, client, local)) => {
                     if let Some(answer) =
@@ -76,7 +76,7 @@ fn answer_all(core: &ThreadContext, listener: &Listener, socket: &udp::UdpListen
                         let _ = socket.reply(&answer, client, local);
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return handled,
                 Err(_) => {}
             }
         }
@@ -90,22 +90,23 @@ pub(crate) async fn serve_tcp(
     listener: Rc<Listener>,
     mut stream: ReactorSocket,
     peer: PeerAddresses,
-    ahead: Vec<u8>,
+    unread: Vec<u8>,
 ) {
-    let mut ahead = io::Cursor::new(ahead);
+    let mut unread = io::Cursor::new(unread);
     loop {
         if listener.is_closed() {
             return;
         }
         let idle = listener.settings().timeouts.idle;
         let mut length = [0; 2];
-        let begun = core.within(idle, read(&mut ahead, &mut stream, &mut length)).await;
-        if !matches!(begun, Some(Ok(()))) {
+        let length_read = core.within(idle, read(&mut unread, &mut stream, &mut length)).await;
+        if !matches!(length_read, Some(Ok(()))) {
             return;
         }
         let mut question = vec![0; usize::from(u16::from_be_bytes(length))];
-        let whole = core.within(TRANSFER_TIMEOUT, read(&mut ahead, &mut stream, &mut question)).await;
-        if !matches!(whole, Some(Ok(()))) {
+        let question_read =
+            core.within(TRANSFER_TIMEOUT, read(&mut unread, &mut stream, &mut question)).await;
+        if !matches!(question_read, Some(Ok(()))) {
             return;
         }
         let now = core.tick();
@@ -123,12 +124,12 @@ pub(crate) async fn serve_tcp(
 
 /// Fills `buffer` with bytes that were already read, and then from the stream.
 async fn read(
-    ahead: &mut io::Cursor<Vec<u8>>,
+    unread: &mut io::Cursor<Vec<u8>>,
     stream: &mut ReactorSocket,
     buffer: &mut [u8],
 ) -> io::Result<()> {
-    let had = io::Read::read(ahead, buffer)?;
-    stream.read_exact(&mut buffer[had..]).await.map(drop)
+    let buffered_len = io::Read::read(unread, buffer)?;
+    stream.read_exact(&mut buffer[buffered_len..]).await.map(drop)
 }
 
 fn answer(
@@ -149,9 +150,9 @@ fn answer(
     } else {
         0
     };
-    let zone = Zone::new(&zone.domain, zone.ttl, pool.group.version() as u32).ok()?;
-    let mut asker = DnsClient { core, listener, ip: client, now };
-    zone.answer(question, transport, &mut asker, &mut DnsGroup { core, pool: &pool, key, now })
+    let dns_zone = Zone::new(&zone.domain, zone.ttl, pool.group.version() as u32).ok()?;
+    let mut query_client = DnsClient { core, listener, ip: client, now };
+    dns_zone.answer(question, transport, &mut query_client, &mut DnsGroup { core, pool: &pool, key, now })
 }
 
 /// The key of the cookies.
@@ -160,8 +161,8 @@ static SECRET: LazyLock<Option<lottery::SipHashKey>> = LazyLock::new(random_key)
 /// Draws a key; `None` if the system provides no random numbers.
 fn random_key() -> Option<lottery::SipHashKey> {
     let mut bytes = [0; 16];
-    let filled = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).ok()?;
-    (filled == bytes.len()).then(|| lottery::SipHashKey::new(bytes))
+    let filled_len = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).ok()?;
+    (filled_len == bytes.len()).then(|| lottery::SipHashKey::new(bytes))
 }
 
 struct DnsClient<'a> {
@@ -172,10 +173,10 @@ struct DnsClient<'a> {
 }
 
 impl QueryClient for DnsClient<'_> {
-    fn cookie(&self, client: &[u8; 8], shown: &[u8]) -> Option<(ServerCookie, bool)> {
+    fn cookie(&self, client: &[u8; 8], presented: &[u8]) -> Option<(ServerCookie, bool)> {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         // The number wraps around in 2106, which cookies allow for.
-        Some(cookie::verify_cookie((*SECRET).as_ref()?, self.ip, client, shown, unix as u32))
+        Some(cookie::verify_cookie((*SECRET).as_ref()?, self.ip, client, presented, unix as u32))
     }
 
     fn take_permit(&mut self) -> AnswerPermit {
@@ -188,8 +189,8 @@ impl QueryClient for DnsClient<'_> {
             return AnswerPermit::Full;
         }
         self.listener.counters().refused.add(1);
-        let slips = zone.slip > 0 && self.core.random_bits().is_multiple_of(u64::from(zone.slip));
-        if slips { AnswerPermit::Notice } else { AnswerPermit::None }
+        let sends_notice = zone.slip > 0 && self.core.random_bits().is_multiple_of(u64::from(zone.slip));
+        if sends_notice { AnswerPermit::Notice } else { AnswerPermit::None }
     }
 }
 
@@ -203,8 +204,8 @@ struct DnsGroup<'a> {
 impl MemberSource for DnsGroup<'_> {
     fn choose(&mut self, family: Option<IpFamily>) -> MemberChoice {
         let fits = |address: SocketAddr| family.is_none_or(|family| IpFamily::of(address) == family);
-        let all = self.all();
-        if !all.is_empty() && !all.iter().any(|address| fits(*address)) {
+        let addresses = self.all();
+        if !addresses.is_empty() && !addresses.iter().any(|address| fits(*address)) {
             return MemberChoice::NoneOfFamily;
         }
         let mut tried: Vec<MemberId> = Vec::new();

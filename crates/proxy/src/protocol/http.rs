@@ -77,7 +77,7 @@ struct HttpSession<S> {
     /// Whether the balancer answered the last request without a member.
     answered_locally: bool,
     /// The number of requests so far.
-    served: u32,
+    served_requests: u32,
     /// The binding to a member, unless one is chosen for each request.
     binding: Option<Rc<RefCell<SessionBinding>>>,
     alert_state: AlertState,
@@ -95,7 +95,7 @@ struct ParsedRequest {
     /// The trailers of that body.
     trailers: http1::TrailerFilter,
     /// Whether any of the body has arrived.
-    body_begun: bool,
+    body_started: bool,
     /// Whether a part of the body was forwarded that is not in `out`. Then the request cannot be sent again.
     streamed: bool,
     /// Whether another attempt is allowed if this one fails.
@@ -104,7 +104,7 @@ struct ParsedRequest {
     http10: bool,
     upgrade: bool,
     key: u64,
-    begun: Time,
+    started_at: Time,
     /// The state in force when the request arrived.
     view: Rc<PlanView>,
     /// The record, if the request is logged or traced.
@@ -177,14 +177,14 @@ pub(crate) fn serve<S: ByteStream + 'static>(
     core: Rc<ThreadContext>,
     listener: Rc<Listener>,
     (stream, peer, unread): (S, PeerAddresses, Vec<u8>),
-    bond: Option<Rc<RefCell<SessionBinding>>>,
+    binding: Option<Rc<RefCell<SessionBinding>>>,
     client: Option<Rc<ClientDescription>>,
-    visit: Option<ConnectionGuard>,
+    connection_guard: Option<ConnectionGuard>,
 ) -> impl Future<Output = ()> + use<S> {
     let client = client.unwrap_or_else(|| ClientDescription::new(&peer, stream.scheme()));
-    let heed = AlertState::begin(listener.pool().group.side_car.as_ref());
+    let alert_state = AlertState::begin(listener.pool().group.side_car.as_ref());
     let timer = core.wheel.timer_without_task();
-    let (watched, answered_alone, kept) = (false, false, MemoryReservation::default());
+    let (watched, answered_locally, memory_reservation) = (false, false, MemoryReservation::default());
     let mut session = HttpSession {
         core,
         listener,
@@ -193,13 +193,13 @@ pub(crate) fn serve<S: ByteStream + 'static>(
         peer,
         client,
         unread,
-        memory_reservation: kept,
+        memory_reservation,
         timer,
-        answered_locally: answered_alone,
-        served: 0,
-        binding: bond,
-        alert_state: heed,
-        connection_guard: visit,
+        answered_locally,
+        served_requests: 0,
+        binding,
+        alert_state,
+        connection_guard,
     };
     // The session is all that the future keeps while the connection is idle. An `async` function would also
     // keep its arguments and what is moved out of them.
@@ -209,36 +209,35 @@ pub(crate) fn serve<S: ByteStream + 'static>(
             Poll::Ready(())
         })
         .await;
-        let last = loop {
+        let session_end = loop {
             // A request is large: it stays in place until it is answered.
             let next = async {
                 let core = Rc::clone(&session.core);
-                session.next(&core).await
+                session.next_request(&core).await
             };
-            let goes_on = match &mut next.await {
-                NextRequest::Request(asked) => session.handle_request(asked).await,
-                NextRequest::Http2 if session.served == 0 => break SessionEnd::Http2,
+            let keep_alive = match &mut next.await {
+                NextRequest::Request(request) => session.handle_request(request).await,
+                NextRequest::Http2 if session.served_requests == 0 => break SessionEnd::Http2,
                 // The HTTP/2 preface is not valid after a request.
                 NextRequest::Http2 => break SessionEnd::Refused(Reason::Version),
-                NextRequest::NotHttp if session.served == 0 => break SessionEnd::NotHttp,
+                NextRequest::NotHttp if session.served_requests == 0 => break SessionEnd::NotHttp,
                 NextRequest::NotHttp => break SessionEnd::Refused(Reason::BadRequest),
                 NextRequest::Refused(reason) => break SessionEnd::Refused(*reason),
                 NextRequest::Closed => break SessionEnd::Closed,
             };
-            if !goes_on {
+            if !keep_alive {
                 return;
             }
             // A client that pipelines may never let this task wait, above all if the balancer answers itself.
-            session.served = session.served.wrapping_add(1);
-            if session.answered_locally || session.served.is_multiple_of(STREAK) {
+            session.served_requests = session.served_requests.wrapping_add(1);
+            if session.answered_locally || session.served_requests.is_multiple_of(YIELD_INTERVAL) {
                 tokio::task::yield_now().await;
             }
         };
-        match last {
+        match session_end {
             SessionEnd::Http2 => {
-                let HttpSession { core, listener, stream, peer, unread, connection_guard: visit, .. } =
-                    session;
-                http2::serve_connection(core, listener, stream, peer, unread, visit);
+                let HttpSession { core, listener, stream, peer, unread, connection_guard, .. } = session;
+                http2::serve_connection(core, listener, stream, peer, unread, connection_guard);
             }
             SessionEnd::Refused(reason) => session.reject_invalid(reason).await,
             SessionEnd::NotHttp => session.close_without_response(Reason::BadRequest).await,
@@ -256,14 +255,14 @@ pub(crate) fn new_binding(listener: &Listener) -> Option<Rc<RefCell<SessionBindi
 
 impl<S: ByteStream> HttpSession<S> {
     /// Reads the next request head.
-    async fn next(&mut self, core: &ThreadContext) -> NextRequest {
+    async fn next_request(&mut self, core: &ThreadContext) -> NextRequest {
         let settings = self.listener.settings();
         self.timer.set(
             core.now() + if self.unread.is_empty() { settings.timeouts.idle } else { settings.timeouts.head },
         );
-        let mut fresh = !self.unread.is_empty();
-        let mut parting = false;
-        poll_fn(|cx| self.poll_next(core, cx, &settings, &mut fresh, &mut parting)).await
+        let mut has_new_bytes = !self.unread.is_empty();
+        let mut shutdown_seen = false;
+        poll_fn(|cx| self.poll_next(core, cx, &settings, &mut has_new_bytes, &mut shutdown_seen)).await
     }
 
     fn poll_next(
@@ -271,8 +270,8 @@ impl<S: ByteStream> HttpSession<S> {
         core: &ThreadContext,
         cx: &mut Context<'_>,
         settings: &ListenerSettings,
-        fresh: &mut bool,
-        parting: &mut bool,
+        has_new_bytes: &mut bool,
+        shutdown_seen: &mut bool,
     ) -> Poll<NextRequest> {
         if self.timer.fired() {
             return Poll::Ready(match self.unread.is_empty() {
@@ -280,8 +279,8 @@ impl<S: ByteStream> HttpSession<S> {
                 false => NextRequest::Refused(Reason::ClientTimeout),
             });
         }
-        if let Some((framed, ended)) = self.stream.http2_request().and_then(|client| client.take_call()) {
-            return Poll::Ready(NextRequest::Request(self.begin_passthrough(cx, framed, ended)));
+        if let Some((call, ended)) = self.stream.http2_request().and_then(|client| client.take_call()) {
+            return Poll::Ready(NextRequest::Request(self.begin_passthrough(cx, call, ended)));
         }
         core.with_buffers(|buffer, _| {
             let mut filled = self.unread.len();
@@ -289,11 +288,11 @@ impl<S: ByteStream> HttpSession<S> {
                 buffer[..filled].copy_from_slice(&self.unread);
             }
             loop {
-                if std::mem::take(fresh) {
+                if std::mem::take(has_new_bytes) {
                     match self.parse_head(core, &buffer[..filled], settings) {
-                        Ok(Some(asked)) => {
+                        Ok(Some(request)) => {
                             self.memory_reservation.clear();
-                            return Poll::Ready(NextRequest::Request(asked));
+                            return Poll::Ready(NextRequest::Request(request));
                         }
                         Ok(None) => {}
                         Err(_) if http2::is_preface(&buffer[..filled]) => {
@@ -304,13 +303,15 @@ impl<S: ByteStream> HttpSession<S> {
                         Err(_) if http1::is_foreign_protocol(&buffer[..filled]) => {
                             return Poll::Ready(NextRequest::NotHttp);
                         }
-                        Err(refusal) => return Poll::Ready(NextRequest::Refused(reason(refusal))),
+                        Err(rejection) => {
+                            return Poll::Ready(NextRequest::Refused(rejection_reason(rejection)));
+                        }
                     }
                 }
                 match self.stream.poll_recv(cx, &mut buffer[filled..], &mut self.watched) {
-                    Poll::Ready(Ok(came)) if came > 0 => {
-                        filled += came;
-                        *fresh = true;
+                    Poll::Ready(Ok(received)) if received > 0 => {
+                        filled += received;
+                        *has_new_bytes = true;
                     }
                     Poll::Ready(_) => return Poll::Ready(NextRequest::Closed),
                     Poll::Pending => break,
@@ -326,7 +327,7 @@ impl<S: ByteStream> HttpSession<S> {
                     return Poll::Ready(NextRequest::Refused(Reason::Memory));
                 }
             }
-            if self.is_last_request() && self.unread.is_empty() && !std::mem::replace(parting, true) {
+            if self.is_last_request() && self.unread.is_empty() && !std::mem::replace(shutdown_seen, true) {
                 self.timer.set(core.idle_deadline());
             }
             Poll::Pending
@@ -340,17 +341,17 @@ impl<S: ByteStream> HttpSession<S> {
         input: &[u8],
         settings: &ListenerSettings,
     ) -> Result<Option<ParsedRequest>, RequestRejection> {
-        let mut marks = core.marks.borrow_mut();
+        let mut marks = core.marked_fields.borrow_mut();
         // Not moved out: it is large.
-        let mut read = http1::request(input, settings.max_head, &mut marks);
-        let request = match &mut read {
+        let mut parse_result = http1::request(input, settings.max_head, &mut marks);
+        let request = match &mut parse_result {
             Ok(request) => request,
             Err(HeadError::Partial) => return Ok(None),
-            Err(HeadError::Invalid(refusal)) => return Err(*refusal),
+            Err(HeadError::Invalid(rejection)) => return Err(*rejection),
         };
         // An upgrade that is not allowed continues as an ordinary request.
         request.upgrade = request.upgrades_to(|name| settings.upgrades_to(name));
-        let begun = core.tick();
+        let started_at = core.tick();
         let style = match settings.forwarded {
             ForwardedHeaders::XForwarded => http1::ForwardedStyle::XForwarded,
             ForwardedHeaders::Rfc7239 => http1::ForwardedStyle::Rfc7239,
@@ -368,46 +369,46 @@ impl<S: ByteStream> HttpSession<S> {
             },
             &mut out,
         );
-        let account = RequestRecord::begin(core, request, &mut out);
+        let record = RequestRecord::begin(core, request, &mut out);
         let (mut body, mut trailers) = (request.body, request.trailers());
         let rest = &input[request.len..];
-        let mut ahead = rest;
-        let mut came = false;
+        let mut unparsed = rest;
+        let mut body_started = false;
         if !rest.is_empty() {
-            let passed = trailers.pass(&mut body, rest, &mut out, |_, _| true);
-            let passed = passed.map_err(|bad| RequestRejection::Malformed(bad.0))?;
-            if passed.unchanged {
-                out.extend_from_slice(&rest[..passed.consumed]);
+            let forwarded = trailers.pass(&mut body, rest, &mut out, |_, _| true);
+            let forwarded = forwarded.map_err(|error| RequestRejection::Malformed(error.0))?;
+            if forwarded.unchanged {
+                out.extend_from_slice(&rest[..forwarded.consumed]);
             }
-            ahead = &rest[passed.consumed..];
-            came = passed.consumed > 0;
+            unparsed = &rest[forwarded.consumed..];
+            body_started = forwarded.consumed > 0;
         }
         let view = self.listener.view();
-        let asked = ParsedRequest {
+        let parsed_request = ParsedRequest {
             method: request.method,
             outgoing: out,
             body,
             trailers,
-            body_begun: came,
+            body_started,
             streamed: false,
             retry_allowed: false,
             keep_alive: request.keep_alive,
             http10: request.http10,
             upgrade: request.upgrade,
             key: self.key(request, &view),
-            begun,
+            started_at,
             view,
-            record: account,
+            record,
             meter: MeterGuard::default(),
             passthrough_call: None,
             wait_urgency: Cell::default(),
             waited: Cell::default(),
         };
         self.unread.clear();
-        if !ahead.is_empty() {
-            self.unread.extend_from_slice(ahead);
+        if !unparsed.is_empty() {
+            self.unread.extend_from_slice(unparsed);
         }
-        Ok(Some(asked))
+        Ok(Some(parsed_request))
     }
 
     /// Returns `true` if this request is the last of its connection, because the process stops or the
@@ -434,8 +435,8 @@ impl<S: ByteStream> HttpSession<S> {
 
     /// Writes all of `bytes`; returns `false` if the client does not accept them in time.
     async fn send(&mut self, bytes: &[u8]) -> bool {
-        let patience = self.listener.settings().timeouts.body;
-        self.timer.set(self.core.now() + patience);
+        let timeout = self.listener.settings().timeouts.body;
+        self.timer.set(self.core.now() + timeout);
         let mut sent = 0;
         poll_fn(|cx| {
             while sent < bytes.len() {
@@ -443,7 +444,7 @@ impl<S: ByteStream> HttpSession<S> {
                     return Poll::Ready(false);
                 }
                 match ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[sent..])) {
-                    Ok(more) if more > 0 => sent += more,
+                    Ok(written) if written > 0 => sent += written,
                     _ => return Poll::Ready(false),
                 }
             }
@@ -457,36 +458,36 @@ impl<S: ByteStream> HttpSession<S> {
     /// for [`SILENCE`], for at most [`LINGER`]. Closing with unread bytes would reset the connection, and the
     /// response might be lost.
     async fn linger(&mut self) {
-        let begun = self.core.now();
+        let started_at = self.core.now();
         // A stream of HTTP/2 can end without a loss: this only spares the client an upload that is discarded.
-        let mut last = begun + if self.stream.is_multiplexed() { http2::LINGER } else { LINGER };
-        self.timer.set(last.min(begun + SILENCE));
-        let (mut shut, mut parting) = (false, false);
+        let mut deadline = started_at + if self.stream.is_multiplexed() { http2::LINGER } else { LINGER };
+        self.timer.set(deadline.min(started_at + LINGER_IDLE_TIMEOUT));
+        let (mut shutdown_started, mut shutdown_seen) = (false, false);
         poll_fn(|cx| {
-            if !shut {
-                shut = true;
+            if !shutdown_started {
+                shutdown_started = true;
                 // A socket's shutdown does not block; one that fails changes nothing.
                 let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
             }
             let core = Rc::clone(&self.core);
-            if self.is_last_request() && !std::mem::replace(&mut parting, true) {
+            if self.is_last_request() && !std::mem::replace(&mut shutdown_seen, true) {
                 // A process that stops waits for this connection no longer than for others.
-                last = last.min(core.idle_deadline());
-                self.timer.set(last.min(core.now() + SILENCE));
+                deadline = deadline.min(core.idle_deadline());
+                self.timer.set(deadline.min(core.now() + LINGER_IDLE_TIMEOUT));
             }
             core.with_buffers(|buffer, _| {
-                for _ in 0..STREAK {
+                for _ in 0..YIELD_INTERVAL {
                     match self.stream.poll_recv(cx, buffer, &mut self.watched) {
-                        Poll::Ready(Ok(came)) if came > 0 => {}
+                        Poll::Ready(Ok(received)) if received > 0 => {}
                         Poll::Ready(_) => return Poll::Ready(()),
                         Poll::Pending if self.timer.fired() => return Poll::Ready(()),
                         Poll::Pending => return Poll::Pending,
                     }
                     let now = core.tick();
-                    if now >= last {
+                    if now >= deadline {
                         return Poll::Ready(());
                     }
-                    self.timer.set(last.min(now + SILENCE));
+                    self.timer.set(deadline.min(now + LINGER_IDLE_TIMEOUT));
                 }
                 // A client that sends without end lets other tasks run.
                 cx.waker().wake_by_ref();
@@ -501,20 +502,20 @@ impl<S: ByteStream> HttpSession<S> {
 #[inline]
 pub(crate) fn trusts_forwarded(settings: &ListenerSettings, peer: &PeerAddresses) -> bool {
     !settings.trusted.is_empty() && {
-        let client = peer.client.ip().to_canonical();
-        settings.trusted.iter().any(|net| net.contains(&client))
+        let client_ip = peer.client.ip().to_canonical();
+        settings.trusted.iter().any(|net| net.contains(&client_ip))
     }
 }
 
 /// The number of requests of one connection before other tasks run.
-const STREAK: u32 = 16;
+const YIELD_INTERVAL: u32 = 16;
 /// The maximum time for which a client may continue to send after its connection was closed.
 const LINGER: Duration = Duration::from_secs(30);
 /// The maximum time of silence meanwhile.
-const SILENCE: Duration = Duration::from_secs(5);
+const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-fn reason(refusal: RequestRejection) -> Reason {
-    match refusal {
+fn rejection_reason(rejection: RequestRejection) -> Reason {
+    match rejection {
         RequestRejection::Malformed(_) => Reason::BadRequest,
         RequestRejection::TargetTooLong => Reason::TargetTooLong,
         RequestRejection::Expectation => Reason::Expectation,

@@ -71,10 +71,10 @@ pub(crate) async fn serve(
 ) {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let pool = listener.pool();
-    let Some(most) = pool.view().published.settings.iiop.as_ref().map(|iiop| iiop.max_message) else {
+    let Some(max_message) = pool.view().published.settings.iiop.as_ref().map(|iiop| iiop.max_message) else {
         return;
     };
     drop(pool);
-    let inbound = MessageReassembler::new(unread, most);
-    GiopSession::new(core, listener, peer, WriteQueue::new(client), most).serve(inbound, &timer).await;
+    let inbound = MessageReassembler::new(unread, max_message);
+    GiopSession::new(core, listener, peer, WriteQueue::new(client), max_message).serve(inbound, &timer).await;
 }

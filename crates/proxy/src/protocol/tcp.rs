@@ -38,61 +38,64 @@ pub(crate) async fn serve<S: ByteStream>(
     listener: Rc<Listener>,
     mut client: S,
     peer: PeerAddresses,
-    ahead: Vec<u8>,
+    unread: Vec<u8>,
 ) {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let pool = listener.pool();
-    let begun = core.tick();
-    let mut bond = SessionBinding::default();
-    let mut metered = MeterGuard::default();
-    let mut heed = AlertState::default();
+    let started_at = core.tick();
+    let mut binding = SessionBinding::default();
+    let mut meter = MeterGuard::default();
+    let mut alert_state = AlertState::default();
     if let Some(side_car) = &pool.group.side_car {
         let refuse = pool.view().published.settings.side_car.as_ref().is_some_and(|settings| settings.refuse);
-        (metered, heed) = (MeterGuard::begin(side_car, refuse, begun), AlertState::begin(Some(side_car)));
-        if !metered.rejection_header().is_empty() {
+        (meter, alert_state) =
+            (MeterGuard::begin(side_car, refuse, started_at), AlertState::begin(Some(side_car)));
+        if !meter.rejection_header().is_empty() {
             pool.group.record_rejection(core.index, Reason::Shed);
             client.abort();
             return;
         }
     }
     // On the heap: a session needs it only once, and it would enlarge the session for its whole life.
-    let reached = Box::pin(connect_session(&core, &listener, &pool, &timer, &peer, begun)).await;
-    let (mut trip, mut member) = match reached {
-        Ok(reached) => reached,
+    let connected = Box::pin(connect_session(&core, &listener, &pool, &timer, &peer, started_at)).await;
+    let (mut in_flight, mut member) = match connected {
+        Ok(connected) => connected,
         Err(reason) => {
             pool.group.record_rejection(core.index, reason);
-            pool.counters().latency.record(core.tick().since(begun));
+            pool.counters().latency.record(core.tick().since(started_at));
             client.abort();
             return;
         }
     };
-    bond.hold(&listener, &trip);
-    trip.release_plan();
+    binding.hold(&listener, &in_flight);
+    in_flight.release_plan();
     let idle = listener.settings().timeouts.idle;
-    let shed_idle = trip.settings().side_car.as_ref().and_then(|settings| settings.shed_idle);
-    let mut leaves = |now| {
-        should_leave(&core, &listener, &mut bond, now)
-            || (shed_idle.is_some() && heed.should_leave(|| core.random_bits()))
+    let shed_idle = in_flight.settings().side_car.as_ref().and_then(|settings| settings.shed_idle);
+    let mut leave_check = |now| {
+        should_leave(&core, &listener, &mut binding, now)
+            || (shed_idle.is_some() && alert_state.should_leave(|| core.random_bits()))
     };
-    let quiet = IdlePolicy {
+    let idle_policy = IdlePolicy {
         idle,
         move_check: move_idle(&listener)
             .or(shed_idle)
-            .map(|look| (look, &mut leaves as &mut dyn FnMut(Time) -> bool)),
+            .map(|interval| (interval, &mut leave_check as &mut dyn FnMut(Time) -> bool)),
     };
-    let end = relay::copy(&core, &timer, quiet, (&mut client, &mut member), ahead, &trip.upstream).await;
-    if end.should_move {
-        bond.record_move(None);
+    let outcome =
+        relay::copy(&core, &timer, idle_policy, (&mut client, &mut member), unread, &in_flight.upstream)
+            .await;
+    if outcome.should_move {
+        binding.record_move(None);
         relay::part(&core, &timer, (&mut client, &mut member)).await;
     }
-    if end.reset {
+    if outcome.reset {
         client.abort();
         member.abort();
     }
     let now = core.tick();
-    pool.counters().latency.record(now.since(begun));
-    metered.end(end.broken != Some(RelaySide::Member), now);
-    record_outcome(trip, end, now);
+    pool.counters().latency.record(now.since(started_at));
+    meter.end(outcome.broken_side != Some(RelaySide::Member), now);
+    record_outcome(in_flight, outcome, now);
 }
 
 /// Returns a place for a session while a member is under alert, where clients are bound on demand: its
@@ -119,9 +122,9 @@ fn move_idle(listener: &Listener) -> Option<Duration> {
 }
 
 /// Returns `true` if this idle session is due to leave its member.
-fn should_leave(core: &ThreadContext, listener: &Listener, bond: &mut SessionBinding, now: Time) -> bool {
+fn should_leave(core: &ThreadContext, listener: &Listener, binding: &mut SessionBinding, now: Time) -> bool {
     let view = listener.pool().view();
-    view.alert && move_idle(listener).is_some() && bond.should_leave(&view, core.random_bits(), now)
+    view.alert && move_idle(listener).is_some() && binding.should_leave(&view, core.random_bits(), now)
 }
 
 /// Returns a connection to a member that accepts this session.
@@ -131,41 +134,42 @@ async fn connect_session(
     pool: &GroupPool,
     timer: &Timer,
     peer: &PeerAddresses,
-    begun: Time,
+    started_at: Time,
 ) -> Result<(InFlight, PeerConnection), Reason> {
-    pool.deposit(begun);
+    pool.deposit(started_at);
     pool.begin_session_choice();
     let reads_key = pool.view().published.plan.strategy().reads_key;
     let key = if reads_key { crate::settings::hash_key::client_key(peer.client.ip()) } else { 0 };
-    let never = Time(u64::MAX);
+    let no_deadline = Time(u64::MAX);
     let mut tried: Vec<MemberId> = Vec::new();
-    let mut last = Reason::NoMember;
+    let mut last_reason = Reason::NoMember;
     loop {
-        let chosen = if tried.is_empty() { admit_returning(core, listener, pool, begun) } else { None };
-        let trip = match chosen {
-            Some(trip) => Ok(trip),
-            None => admit(core, pool, timer, key, &tried, WorkKind::Session, never).await,
+        let returning =
+            if tried.is_empty() { admit_returning(core, listener, pool, started_at) } else { None };
+        let in_flight = match returning {
+            Some(in_flight) => Ok(in_flight),
+            None => admit(core, pool, timer, key, &tried, WorkKind::Session, no_deadline).await,
         };
-        let trip = match trip {
-            Ok(trip) => trip,
-            Err(Reason::NoMember) => return Err(last),
+        let in_flight = match in_flight {
+            Ok(in_flight) => in_flight,
+            Err(Reason::NoMember) => return Err(last_reason),
             Err(reason) => return Err(reason),
         };
-        match connect_member(core, &trip, timer, never, peer).await {
-            Ok(stream) => return Ok((trip, stream)),
+        match connect_member(core, &in_flight, timer, no_deadline, peer).await {
+            Ok(stream) => return Ok((in_flight, stream)),
             // Further attempts would only blame the other members, too.
             Err(Reason::Exhausted) => {
-                trip.abandon();
+                in_flight.abandon();
                 return Err(Reason::Exhausted);
             }
-            Err(reason) => last = reason,
+            Err(reason) => last_reason = reason,
         }
         let now = core.tick();
-        let attempts = trip.settings().retry.attempts as usize;
-        let member = trip.member();
-        trip.finish_failure(FailureCause::Reason(last), now);
+        let attempts = in_flight.settings().retry.attempts as usize;
+        let member = in_flight.member();
+        in_flight.finish_failure(FailureCause::Reason(last_reason), now);
         if tried.len() >= attempts || !pool.withdraw(now) {
-            return Err(last);
+            return Err(last_reason);
         }
         tried.push(member);
     }
@@ -173,10 +177,10 @@ async fn connect_session(
 
 /// Records a session's finding about its member: one that breaks off has failed; one that sends nothing may
 /// have had nothing to send.
-fn record_outcome(trip: InFlight, end: RelayOutcome, now: Time) {
-    match end.broken {
-        Some(RelaySide::Member) => trip.finish_failure(FailureCause::IncompleteResponse, now),
-        _ if end.heard => trip.finish_success(now),
-        _ => trip.finish_neutral(now),
+fn record_outcome(in_flight: InFlight, outcome: RelayOutcome, now: Time) {
+    match outcome.broken_side {
+        Some(RelaySide::Member) => in_flight.finish_failure(FailureCause::IncompleteResponse, now),
+        _ if outcome.heard => in_flight.finish_success(now),
+        _ => in_flight.finish_neutral(now),
     }
 }

@@ -47,11 +47,11 @@ pub use flow_handoff::{FlowDescription, HandoffFlow};
 const DATAGRAMS_PER_TURN: usize = 64;
 /// The maximum number of flows replaced in one turn, whose sockets are closed after it. So there are at most
 /// this many more open sockets than flows.
-const EVICTIONS: usize = 8;
+const MAX_EVICTIONS: usize = 8;
 /// The idle time of a flow without any response: a forged client sends once.
-const UNANSWERED: Duration = Duration::from_secs(2);
+const UNANSWERED_IDLE: Duration = Duration::from_secs(2);
 /// The idle time of flows once their listener is closed: long enough for an awaited response.
-const GRACE: Duration = Duration::from_secs(1);
+const CLOSING_GRACE: Duration = Duration::from_secs(1);
 /// The maximum time for which busy flows continue then: the address has to become free, and the process to
 /// end.
 const MAX_CLOSING: Duration = Duration::from_secs(5);
@@ -85,12 +85,13 @@ pub(crate) async fn serve(
     core: Rc<ThreadContext>,
     listener: Rc<Listener>,
     socket: UdpSocket,
-    lent: Vec<ResumableFlow>,
+    resumed: Vec<ResumableFlow>,
 ) {
     let socket = UdpListenSocket::new(socket, &listener.shared.address);
     let flows = RefCell::default();
-    let (ended, turn) = (Notify::new(), Notify::new());
-    let (lent_here, last, heirs) = (Cell::new(false), Cell::default(), RefCell::default());
+    let (ended, handoff_changed) = (Notify::new(), Notify::new());
+    let (handed_off, final_deadline, address_waiters) =
+        (Cell::new(false), Cell::default(), RefCell::default());
     let evicted = Cell::default();
     let service = Rc::new(UdpService {
         core,
@@ -99,13 +100,13 @@ pub(crate) async fn serve(
         flows,
         evicted,
         ended,
-        handed_off: lent_here,
-        handoff_changed: turn,
-        final_deadline: last,
-        address_waiters: heirs,
+        handed_off,
+        handoff_changed,
+        final_deadline,
+        address_waiters,
     });
     service.listener.services.borrow_mut().push(Rc::downgrade(&service));
-    lent.into_iter().for_each(|lent| service.resume_flow(lent));
+    resumed.into_iter().for_each(|flow| service.resume_flow(flow));
     let mut closed = false;
     // Datagrams of a socket that continues in another process are left to that.
     while !(closed && (service.flows.borrow().is_empty() || service.listener.is_handed_off())) {
@@ -134,8 +135,8 @@ impl UdpService {
         let core = Rc::clone(&self.core);
         self.evicted.set(0);
         core.with_buffers(|buffer, _| {
-            for taken in 0..DATAGRAMS_PER_TURN {
-                if self.evicted.get() == EVICTIONS {
+            for handled in 0..DATAGRAMS_PER_TURN {
+                if self.evicted.get() == MAX_EVICTIONS {
                     return DATAGRAMS_PER_TURN;
                 }
                 // Any error but "nothing more" concerns one datagram only.
@@ -145,7 +146,7 @@ impl UdpService {
                             flow.send(self, &buffer[..len], now);
                         }
                     }
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return taken,
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return handled,
                     Err(_) => {}
                 }
             }
@@ -164,13 +165,13 @@ impl UdpService {
         }
         let open: u64 = self.listener.shared.counts.iter().map(|count| count.open.value()).sum();
         let full = open >= self.listener.settings().max_flows as u64;
-        let gives_way = if full { self.flows.borrow().eviction_candidate(&key) } else { None };
-        if full && gives_way.is_none() {
+        let eviction_key = if full { self.flows.borrow().eviction_candidate(&key) } else { None };
+        if full && eviction_key.is_none() {
             self.listener.counters().refused.add(1);
             return None;
         }
         let flow = UdpFlow::begin(self, key, now)?;
-        let evicted = gives_way.and_then(|gives_way| self.flows.borrow_mut().remove(&gives_way));
+        let evicted = eviction_key.and_then(|evicted_key| self.flows.borrow_mut().remove(&evicted_key));
         if let Some(evicted) = evicted {
             evicted.evict();
             self.evicted.set(self.evicted.get() + 1);
@@ -181,31 +182,31 @@ impl UdpService {
 
     /// Forwards responses until the flow ends.
     fn run_flow(self: &Rc<Self>, key: FlowKey, flow: &Rc<UdpFlow>) {
-        let visit = ConnectionGuard::enter_flow(&self.core, &self.listener);
+        let guard = ConnectionGuard::enter_flow(&self.core, &self.listener);
         self.flows.borrow_mut().insert(key, Rc::clone(flow), flow.standing());
-        let (service, own) = (Rc::clone(self), Rc::clone(flow));
+        let (service, task_flow) = (Rc::clone(self), Rc::clone(flow));
         tokio::task::spawn_local(async move {
-            let _visit = visit;
-            own.forward_responses(&service).await;
+            let _guard = guard;
+            task_flow.forward_responses(&service).await;
             // A replaced flow is no longer in the table, and its client may have another one.
-            if !own.is_evicted() {
+            if !task_flow.is_evicted() {
                 service.flows.borrow_mut().remove(&key);
             }
-            own.end(&service);
+            task_flow.end(&service);
             service.ended.notify_one();
         });
     }
 
     /// Returns the time at which a flow ends whose last datagram was at `last`, if none follows.
-    fn flow_deadline(&self, last: Time, standing: FlowStanding, now: Time) -> Time {
+    fn flow_deadline(&self, last_activity: Time, standing: FlowStanding, now: Time) -> Time {
         let idle = self.listener.settings().timeouts.idle;
-        let idle = if standing == FlowStanding::Unanswered { idle.min(UNANSWERED) } else { idle };
+        let idle = if standing == FlowStanding::Unanswered { idle.min(UNANSWERED_IDLE) } else { idle };
         if !self.listener.is_closed() {
-            return last + idle;
+            return last_activity + idle;
         }
-        let end = self.final_deadline.get().unwrap_or(now + MAX_CLOSING);
-        self.final_deadline.set(Some(end));
-        end.min(last + idle.min(GRACE))
+        let deadline = self.final_deadline.get().unwrap_or(now + MAX_CLOSING);
+        self.final_deadline.set(Some(deadline));
+        deadline.min(last_activity + idle.min(CLOSING_GRACE))
     }
 
     /// Returns the port of the listener.
@@ -215,8 +216,8 @@ impl UdpService {
 
     /// Ends the flows of a closed listener: another one needs its address, and dropping the sender shows that
     /// it is free.
-    pub(crate) fn release_address(&self, heir: mpsc::Sender<()>) {
-        self.address_waiters.borrow_mut().push(heir);
+    pub(crate) fn release_address(&self, waiter: mpsc::Sender<()>) {
+        self.address_waiters.borrow_mut().push(waiter);
         self.final_deadline.set(Some(Time::default()));
         self.core.wheel.wake_all();
     }

@@ -29,13 +29,13 @@ const MAX_MESSAGE: usize = 256 * 1024;
 
 /// Returns a client's text for people: its beginning, on one line.
 fn printable(text: &str) -> String {
-    const MOST: usize = 300;
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    let mut said: String = text.chars().take(MOST).map(plain).collect();
-    if text.chars().nth(MOST).is_some() {
-        said.push('…');
+    const MAX_CHARS: usize = 300;
+    let visible = |c: char| if c.is_control() { ' ' } else { c };
+    let mut printed: String = text.chars().take(MAX_CHARS).map(visible).collect();
+    if text.chars().nth(MAX_CHARS).is_some() {
+        printed.push('…');
     }
-    said
+    printed
 }
 
 #[cfg(test)]

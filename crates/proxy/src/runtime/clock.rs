@@ -17,8 +17,8 @@ impl Clock {
 
     /// Creates a clock with the same start as that of another process ([`Clock::start_nanos`]); it starts now
     /// if that is in the future.
-    pub(crate) fn with_start(begin: u64) -> Self {
-        Self { start_nanos: begin.min(monotonic()) }
+    pub(crate) fn with_start(start_nanos: u64) -> Self {
+        Self { start_nanos: start_nanos.min(monotonic()) }
     }
 
     /// Returns the start on the system's monotonic clock, in nanoseconds.
@@ -45,8 +45,8 @@ pub(crate) fn processor_seconds() -> f64 {
 
 fn monotonic() -> u64 {
     #[cfg(test)]
-    if let Some(held) = held::now() {
-        return held;
+    if let Some(frozen_nanos) = held::now() {
+        return frozen_nanos;
     }
     // Linux has had this clock since 2.5, so the call cannot fail. It counts from boot: never negative.
     clock_gettime(ClockId::CLOCK_MONOTONIC)
@@ -60,7 +60,7 @@ pub(crate) mod held {
     use std::time::Duration;
 
     thread_local! {
-        static HELD: Cell<Option<u64>> = const { Cell::new(None) };
+        static FROZEN_NANOS: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
     /// Releases the clock when dropped.
@@ -69,22 +69,22 @@ pub(crate) mod held {
 
     impl Drop for ClockFreeze {
         fn drop(&mut self) {
-            HELD.set(None);
+            FROZEN_NANOS.set(None);
         }
     }
 
     /// Stops the clock of this thread: it proceeds only by [`advance`].
     pub(crate) fn hold() -> ClockFreeze {
-        HELD.set(Some(super::monotonic()));
+        FROZEN_NANOS.set(Some(super::monotonic()));
         ClockFreeze
     }
 
     /// Lets this much time pass at once.
-    pub(crate) fn advance(by: Duration) {
-        HELD.set(HELD.get().map(|now| now + by.as_nanos() as u64));
+    pub(crate) fn advance(duration: Duration) {
+        FROZEN_NANOS.set(FROZEN_NANOS.get().map(|now| now + duration.as_nanos() as u64));
     }
 
     pub(crate) fn now() -> Option<u64> {
-        HELD.get()
+        FROZEN_NANOS.get()
     }
 }

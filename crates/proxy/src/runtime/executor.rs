@@ -25,13 +25,13 @@ use crate::runtime::slab::Slab;
 use crate::runtime::sync::lock;
 
 /// The number of sessions that run before the thread's other tasks run and the sockets are polled.
-const TURN: usize = 64;
+const MAX_SESSION_POLLS: usize = 64;
 
 /// The maximum number of polls in an [`IoRound`]: 262,144 sockets.
 const MAX_POLLS: usize = 4096;
 
 /// If this many sockets were ready at once, more may be ready after these were handled.
-const BUSY_EVENTS: usize = 2;
+const MIN_BUSY_EVENTS: usize = 2;
 
 type SessionFuture = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -52,7 +52,7 @@ pub(crate) struct LocalExecutor {
 struct IoRound {
     waiting: Cell<Option<Waker>>,
     /// The number of turns at which the round is over; `None` before the sockets were polled.
-    until: Cell<Option<u64>>,
+    ends_at_turn: Cell<Option<u64>>,
 }
 
 /// The thread of the sessions, as wakers share it.
@@ -88,12 +88,12 @@ struct RunQueue {
     /// The number of turns so far.
     turns: Cell<u64>,
     /// Whether the task will check `woken` without being woken.
-    awake: Cell<bool>,
+    is_awake: Cell<bool>,
     task: RefCell<Option<Waker>>,
 }
 
 thread_local! {
-    static HERE: RunQueue = RunQueue::default();
+    static RUN_QUEUE: RunQueue = RunQueue::default();
 }
 
 impl LocalExecutor {
@@ -101,25 +101,21 @@ impl LocalExecutor {
     /// The system has no more descriptors.
     pub(crate) fn new() -> io::Result<Rc<Self>> {
         static IDS: AtomicU64 = AtomicU64::new(1);
-        let (afar, called, task) = Default::default();
-        let home = Arc::new(ExecutorThread {
-            id: IDS.fetch_add(1, Relaxed),
-            remote_wakes: afar,
-            is_notified: called,
-            task,
-        });
+        let (remote_wakes, is_notified, task) = Default::default();
+        let thread =
+            Arc::new(ExecutorThread { id: IDS.fetch_add(1, Relaxed), remote_wakes, is_notified, task });
         let readiness = Reactor::new()?;
-        let (fresh, closed, round) = Default::default();
-        Ok(Rc::new(Self { new_sessions: fresh, closed, thread: home, readiness, round }))
+        let (new_sessions, closed, round) = Default::default();
+        Ok(Rc::new(Self { new_sessions, closed, thread, readiness, round }))
     }
 
     /// Adds a session. It first runs later, if sessions are driven.
     pub(crate) fn spawn(&self, session: impl Future<Output = ()> + 'static) {
         if !self.closed.get() {
             self.new_sessions.borrow_mut().push(Box::pin(session));
-            HERE.with(|here| {
-                if here.executor_id.get() == self.thread.id {
-                    here.notify();
+            RUN_QUEUE.with(|run_queue| {
+                if run_queue.executor_id.get() == self.thread.id {
+                    run_queue.notify();
                 }
             });
         }
@@ -128,38 +124,38 @@ impl LocalExecutor {
     /// Waits for an [`IoRound`]. Completes at once on a thread that drives no sessions. One task at a time
     /// waits.
     pub(crate) async fn complete_round(&self) {
-        let mut asked = false;
+        let mut has_registered = false;
         poll_fn(|cx| {
-            let here = HERE.with(|here| {
-                let driven = here.executor_id.get() == self.thread.id && !self.closed.get();
-                if driven && !asked {
-                    self.round.until.set(None);
+            let run_queue = RUN_QUEUE.with(|run_queue| {
+                let is_driven = run_queue.executor_id.get() == self.thread.id && !self.closed.get();
+                if is_driven && !has_registered {
+                    self.round.ends_at_turn.set(None);
                     self.round.waiting.set(Some(cx.waker().clone()));
-                    here.notify();
+                    run_queue.notify();
                 }
-                driven
+                is_driven
             });
-            let first = !mem::replace(&mut asked, true);
-            let waits = self.round.waiting.take();
-            let over = !here || (!first && waits.is_none());
-            self.round.waiting.set(waits);
-            if over { Poll::Ready(()) } else { Poll::Pending }
+            let is_first = !mem::replace(&mut has_registered, true);
+            let waiter = self.round.waiting.take();
+            let is_over = !run_queue || (!is_first && waiter.is_none());
+            self.round.waiting.set(waiter);
+            if is_over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
     /// Runs sessions forever; dropping this drops them. To be polled by one thread.
-    pub(crate) async fn drive(self: Rc<Self>, bell: ReactorWakeup) {
-        let mut seats =
-            SessionDriver { sessions: self, tasks: Slab::default(), wakeup: bell, may_be_ready: false };
-        HERE.with(|here| {
-            here.executor_id.set(seats.sessions.thread.id);
-            *here.task.borrow_mut() = None;
-            here.woken.borrow_mut().clear();
+    pub(crate) async fn drive(self: Rc<Self>, wakeup: ReactorWakeup) {
+        let mut driver =
+            SessionDriver { sessions: self, tasks: Slab::default(), wakeup, may_be_ready: false };
+        RUN_QUEUE.with(|run_queue| {
+            run_queue.executor_id.set(driver.sessions.thread.id);
+            *run_queue.task.borrow_mut() = None;
+            run_queue.woken.borrow_mut().clear();
         });
         // tokio makes tasks yield by reporting sockets as not ready; HTTP sessions yield by themselves
         // (`accept`).
-        tokio::task::unconstrained(poll_fn(|cx| seats.poll(cx))).await
+        tokio::task::unconstrained(poll_fn(|cx| driver.poll(cx))).await
     }
 }
 
@@ -179,42 +175,43 @@ struct SessionTask {
 
 impl SessionDriver {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        HERE.with(|here| {
-            here.awake.set(true);
-            let home = &self.sessions.thread;
-            if !here.task.borrow().as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-                *here.task.borrow_mut() = Some(cx.waker().clone());
-                *lock(&home.task) = Some(cx.waker().clone());
+        RUN_QUEUE.with(|run_queue| {
+            run_queue.is_awake.set(true);
+            let thread = &self.sessions.thread;
+            if !run_queue.task.borrow().as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+                *run_queue.task.borrow_mut() = Some(cx.waker().clone());
+                *lock(&thread.task) = Some(cx.waker().clone());
             }
-            if home.is_notified.swap(false, AcqRel) {
-                here.woken.borrow_mut().extend(mem::take(&mut *lock(&home.remote_wakes)));
+            if thread.is_notified.swap(false, AcqRel) {
+                run_queue.woken.borrow_mut().extend(mem::take(&mut *lock(&thread.remote_wakes)));
             }
-            let mut left = TURN;
+            let mut turns_left = MAX_SESSION_POLLS;
             self.may_be_ready |= self.wakeup.take_event(cx);
-            self.sessions.round.begin(here, &self.wakeup);
+            self.sessions.round.begin(run_queue, &self.wakeup);
             loop {
-                let found = if self.may_be_ready { self.wakeup.poll_events() } else { 0 };
+                let event_count = if self.may_be_ready { self.wakeup.poll_events() } else { 0 };
                 if !self.sessions.new_sessions.borrow().is_empty() {
-                    self.adopt_new(here);
+                    self.adopt_new(run_queue);
                 }
-                let turns = here.woken.borrow().len().min(left);
+                let turns = run_queue.woken.borrow().len().min(turns_left);
                 for _ in 0..turns {
-                    let Some(seat) = here.woken.borrow_mut().pop_front() else { break };
-                    self.run_session(seat);
+                    let Some(session_waker) = run_queue.woken.borrow_mut().pop_front() else { break };
+                    self.run_session(session_waker);
                 }
-                left -= turns;
-                here.turns.set(here.turns.get() + turns as u64);
-                self.may_be_ready = found == reactor::MAX_EVENTS || found >= BUSY_EVENTS && turns > 0;
-                if !self.may_be_ready || turns == 0 || left == 0 {
+                turns_left -= turns;
+                run_queue.turns.set(run_queue.turns.get() + turns as u64);
+                self.may_be_ready =
+                    event_count == reactor::MAX_EVENTS || event_count >= MIN_BUSY_EVENTS && turns > 0;
+                if !self.may_be_ready || turns == 0 || turns_left == 0 {
                     break;
                 }
             }
-            self.sessions.round.end(here);
-            let more = self.may_be_ready
-                || !here.woken.borrow().is_empty()
+            self.sessions.round.end(run_queue);
+            let has_more = self.may_be_ready
+                || !run_queue.woken.borrow().is_empty()
                 || !self.sessions.new_sessions.borrow().is_empty();
-            here.awake.set(more);
-            if more {
+            run_queue.is_awake.set(has_more);
+            if has_more {
                 // After the sockets were polled, so that a connection closed by a member is detected early
                 // even if many sockets are ready.
                 let _ = pin!(tokio::task::yield_now()).poll(cx);
@@ -224,34 +221,34 @@ impl SessionDriver {
     }
 
     /// Takes over the sessions that were added since.
-    fn adopt_new(&mut self, here: &RunQueue) {
+    fn adopt_new(&mut self, run_queue: &RunQueue) {
         let sessions = &self.sessions;
         for session in sessions.new_sessions.borrow_mut().drain(..) {
             self.tasks.insert_with(|key| {
-                let (home, state) = (Arc::clone(&sessions.thread), AtomicU8::new(WOKEN));
-                let seat = Arc::new(SessionWaker { thread: home, key, state });
-                here.woken.borrow_mut().push_back(Arc::clone(&seat));
-                SessionTask { session, waker: seat }
+                let (thread, state) = (Arc::clone(&sessions.thread), AtomicU8::new(WOKEN));
+                let session_waker = Arc::new(SessionWaker { thread, key, state });
+                run_queue.woken.borrow_mut().push_back(Arc::clone(&session_waker));
+                SessionTask { session, waker: session_waker }
             });
         }
     }
 
-    fn run_session(&mut self, seat: Arc<SessionWaker>) {
+    fn run_session(&mut self, session_waker: Arc<SessionWaker>) {
         // Later events wake it again; it will see all earlier ones.
-        if seat.state.fetch_and(!WOKEN, AcqRel) & ENDED != 0 {
+        if session_waker.state.fetch_and(!WOKEN, AcqRel) & ENDED != 0 {
             return;
         }
-        let key = seat.key;
-        let Some(seated) = self.tasks.get_mut(key) else { return };
-        let waker = Waker::from(seat);
+        let key = session_waker.key;
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let waker = Waker::from(session_waker);
         let mut cx = Context::from_waker(&waker);
         // A panic, in builds that survive it, ends this session only; the panic hook reports it.
-        let outcome = catch_unwind(AssertUnwindSafe(|| seated.session.as_mut().poll(&mut cx)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| task.session.as_mut().poll(&mut cx)));
         if !matches!(outcome, Ok(Poll::Pending))
-            && let Some(seated) = self.tasks.remove(key)
+            && let Some(task) = self.tasks.remove(key)
         {
             // Its remaining wakers have no effect, whichever session has its place.
-            seated.waker.state.fetch_or(ENDED, Relaxed);
+            task.waker.state.fetch_or(ENDED, Relaxed);
         }
     }
 }
@@ -259,22 +256,22 @@ impl SessionDriver {
 impl IoRound {
     /// Polls the sockets until all ready ones were reported. The kernel reports them in turn, so that new
     /// events delay none that was ready before. [`MAX_POLLS`] bounds the polls all the same.
-    fn begin(&self, here: &RunQueue, bell: &ReactorWakeup) {
-        let waiting = self.waiting.take();
-        if waiting.is_some() && self.until.get().is_none() {
-            let _ = (0..MAX_POLLS).find(|_| bell.poll_events() < reactor::MAX_EVENTS);
-            self.until.set(Some(here.turns.get() + here.woken.borrow().len() as u64));
+    fn begin(&self, run_queue: &RunQueue, wakeup: &ReactorWakeup) {
+        let waiter = self.waiting.take();
+        if waiter.is_some() && self.ends_at_turn.get().is_none() {
+            let _ = (0..MAX_POLLS).find(|_| wakeup.poll_events() < reactor::MAX_EVENTS);
+            self.ends_at_turn.set(Some(run_queue.turns.get() + run_queue.woken.borrow().len() as u64));
         }
-        self.waiting.set(waiting);
+        self.waiting.set(waiter);
     }
 
     /// Wakes the waiting task once all these sessions have run.
-    fn end(&self, here: &RunQueue) {
-        if self.until.get().is_some_and(|until| here.turns.get() >= until)
-            && let Some(waiting) = self.waiting.take()
+    fn end(&self, run_queue: &RunQueue) {
+        if self.ends_at_turn.get().is_some_and(|last_turn| run_queue.turns.get() >= last_turn)
+            && let Some(waiter) = self.waiting.take()
         {
-            self.until.set(None);
-            waiting.wake();
+            self.ends_at_turn.set(None);
+            waiter.wake();
         }
     }
 }
@@ -284,14 +281,14 @@ impl Drop for SessionDriver {
         self.sessions.closed.set(true);
         self.sessions.round.waiting.take().into_iter().for_each(Waker::wake);
         // They hold the list that contains them.
-        let fresh = mem::take(&mut *self.sessions.new_sessions.borrow_mut());
-        drop(fresh);
+        let new_sessions = mem::take(&mut *self.sessions.new_sessions.borrow_mut());
+        drop(new_sessions);
         // Wake-ups during their drop have no effect.
-        let _ = HERE.try_with(|here| {
-            if here.executor_id.get() == self.sessions.thread.id {
-                here.executor_id.set(0);
-                here.woken.take();
-                here.task.take();
+        let _ = RUN_QUEUE.try_with(|run_queue| {
+            if run_queue.executor_id.get() == self.sessions.thread.id {
+                run_queue.executor_id.set(0);
+                run_queue.woken.take();
+                run_queue.task.take();
             }
         });
         lock(&self.sessions.thread.task).take();
@@ -301,7 +298,7 @@ impl Drop for SessionDriver {
 
 impl RunQueue {
     fn notify(&self) {
-        if !self.awake.replace(true)
+        if !self.is_awake.replace(true)
             && let Some(task) = &*self.task.borrow()
         {
             task.wake_by_ref();
@@ -334,16 +331,18 @@ impl SessionWaker {
 
     #[inline]
     fn enqueue(self: Arc<Self>) {
-        let mut left = Some(self);
+        let mut pending = Some(self);
         // A thread that ends has no list any more.
-        let _ = HERE.try_with(|here| {
-            if let Some(seat) = left.take_if(|seat| here.executor_id.get() == seat.thread.id) {
-                here.woken.borrow_mut().push_back(seat);
-                here.notify();
+        let _ = RUN_QUEUE.try_with(|run_queue| {
+            if let Some(session_waker) =
+                pending.take_if(|session_waker| run_queue.executor_id.get() == session_waker.thread.id)
+            {
+                run_queue.woken.borrow_mut().push_back(session_waker);
+                run_queue.notify();
             }
         });
-        if let Some(seat) = left {
-            Arc::clone(&seat.thread).push_remote(seat);
+        if let Some(session_waker) = pending {
+            Arc::clone(&session_waker.thread).push_remote(session_waker);
         }
     }
 }
@@ -351,11 +350,11 @@ impl SessionWaker {
 impl ExecutorThread {
     /// Adds a waker from another thread.
     #[cold]
-    fn push_remote(&self, seat: Arc<SessionWaker>) {
+    fn push_remote(&self, session_waker: Arc<SessionWaker>) {
         let task = lock(&self.task);
         // The sessions of a thread that has ended need no wake-up.
         let Some(task) = &*task else { return };
-        lock(&self.remote_wakes).push(seat);
+        lock(&self.remote_wakes).push(session_waker);
         if !self.is_notified.swap(true, AcqRel) {
             task.wake_by_ref();
         }
@@ -372,22 +371,22 @@ mod tests {
     use super::*;
 
     /// Runs a future while sessions are driven, and ends them.
-    fn run<F: Future>(work: impl FnOnce(Rc<LocalExecutor>) -> F) -> F::Output {
+    fn run<F: Future>(test: impl FnOnce(Rc<LocalExecutor>) -> F) -> F::Output {
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
         runtime.expect("a runtime").block_on(async {
             let sessions = LocalExecutor::new().expect("descriptors");
-            let bell = ReactorWakeup::new(Rc::clone(&sessions.readiness)).expect("descriptors");
-            tokio::task::spawn_local(Rc::clone(&sessions).drive(bell));
-            work(sessions).await
+            let wakeup = ReactorWakeup::new(Rc::clone(&sessions.readiness)).expect("descriptors");
+            tokio::task::spawn_local(Rc::clone(&sessions).drive(wakeup));
+            test(sessions).await
         })
     }
 
     /// Waits for one wake-up.
-    async fn woken(whom: impl FnOnce(Waker)) {
-        let mut whom = Some(whom);
-        poll_fn(|cx| match whom.take() {
-            Some(whom) => {
-                whom(cx.waker().clone());
+    async fn wait_woken(schedule_wake: impl FnOnce(Waker)) {
+        let mut schedule_wake = Some(schedule_wake);
+        poll_fn(|cx| match schedule_wake.take() {
+            Some(schedule_wake) => {
+                schedule_wake(cx.waker().clone());
                 Poll::Pending
             }
             None => Poll::Ready(()),
@@ -397,114 +396,115 @@ mod tests {
 
     #[test]
     fn sessions_are_woken_from_here_and_from_other_threads() {
-        let (wakers, woke) = mpsc::channel::<Waker>();
-        let other = thread::spawn(move || woke.iter().map(Waker::wake).count());
-        let done = run(|sessions| async move {
-            let (done, mut ends) = tokio::sync::mpsc::channel(1000);
+        let (wakers, received_wakers) = mpsc::channel::<Waker>();
+        let other_thread = thread::spawn(move || received_wakers.iter().map(Waker::wake).count());
+        let finished = run(|sessions| async move {
+            let (finished_sender, mut finished_receiver) = tokio::sync::mpsc::channel(1000);
             for index in 0..1000 {
-                let (wakers, done) = (wakers.clone(), done.clone());
+                let (wakers, finished_sender) = (wakers.clone(), finished_sender.clone());
                 sessions.spawn(async move {
-                    woken(|waker| wakers.send(waker).expect("the other thread listens")).await;
-                    woken(|waker| waker.wake_by_ref()).await;
+                    wait_woken(|waker| wakers.send(waker).expect("the other thread listens")).await;
+                    wait_woken(|waker| waker.wake_by_ref()).await;
                     tokio::task::yield_now().await;
-                    done.try_send(index).expect("somebody waits");
+                    finished_sender.try_send(index).expect("somebody waits");
                 });
             }
-            drop((done, wakers));
-            let mut all = Vec::new();
-            while let Some(index) = ends.recv().await {
-                all.push(index);
+            drop((finished_sender, wakers));
+            let mut finished = Vec::new();
+            while let Some(index) = finished_receiver.recv().await {
+                finished.push(index);
             }
-            all.sort_unstable();
-            all
+            finished.sort_unstable();
+            finished
         });
-        assert_eq!(done, (0..1000).collect::<Vec<u64>>());
-        assert_eq!(other.join().expect("it ends"), 1000);
+        assert_eq!(finished, (0..1000).collect::<Vec<u64>>());
+        assert_eq!(other_thread.join().expect("it ends"), 1000);
     }
 
     #[test]
     fn they_have_their_turns_in_the_order_in_which_they_were_woken_and_others_between() {
         let order = run(|sessions| async move {
             let order = Rc::new(RefCell::new(Vec::new()));
-            for index in 0..3 * TURN {
+            for index in 0..3 * MAX_SESSION_POLLS {
                 let order = Rc::clone(&order);
                 sessions.spawn(async move {
                     for _ in 0..3 {
                         order.borrow_mut().push(index);
-                        woken(Waker::wake).await;
+                        wait_woken(Waker::wake).await;
                     }
                 });
             }
-            let seen = Rc::clone(&order);
-            let other = tokio::task::spawn_local(async move {
-                let mut between = 0;
-                while seen.borrow().len() < 9 * TURN {
-                    between += usize::from(!seen.borrow().is_empty());
-                    woken(Waker::wake).await;
+            let order_so_far = Rc::clone(&order);
+            let other_task = tokio::task::spawn_local(async move {
+                let mut interleaved = 0;
+                while order_so_far.borrow().len() < 9 * MAX_SESSION_POLLS {
+                    interleaved += usize::from(!order_so_far.borrow().is_empty());
+                    wait_woken(Waker::wake).await;
                 }
-                between
+                interleaved
             });
-            assert!(other.await.expect("it ends") >= 3);
+            assert!(other_task.await.expect("it ends") >= 3);
             order.take()
         });
-        let expected: Vec<usize> = (0..3).flat_map(|_| 0..3 * TURN).collect();
+        let expected: Vec<usize> = (0..3).flat_map(|_| 0..3 * MAX_SESSION_POLLS).collect();
         assert_eq!(order, expected);
     }
 
     #[test]
     fn sockets_are_asked_between_the_turns_of_many() {
-        let most = run(|sessions| async move {
+        let max_turns = run(|sessions| async move {
             let (turns, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-            for _ in 0..4 * TURN {
+            for _ in 0..4 * MAX_SESSION_POLLS {
                 let (turns, ended) = (Rc::clone(&turns), Rc::clone(&ended));
                 sessions.spawn(async move {
                     while !ended.get() {
                         turns.set(turns.get() + 1);
-                        woken(Waker::wake).await;
+                        wait_woken(Waker::wake).await;
                     }
                 });
             }
-            let (one, other) = tokio::net::UnixStream::pair().expect("a pair of sockets");
-            let mut most = 0;
+            let (writer, reader) = tokio::net::UnixStream::pair().expect("a pair of sockets");
+            let mut max_turns = 0;
             for byte in 0..10 {
-                one.writable().await.expect("there is room");
-                one.try_write(&[byte]).expect("there is room");
-                let before = turns.get();
-                other.readable().await.expect("it came");
-                other.try_read(&mut [0; 1]).expect("it came");
-                most = most.max(turns.get() - before);
+                writer.writable().await.expect("there is room");
+                writer.try_write(&[byte]).expect("there is room");
+                let turns_before = turns.get();
+                reader.readable().await.expect("it came");
+                reader.try_read(&mut [0; 1]).expect("it came");
+                max_turns = max_turns.max(turns.get() - turns_before);
             }
             ended.set(true);
-            most
+            max_turns
         });
-        assert!((1..=4 * TURN).contains(&most), "{most} turns");
+        assert!((1..=4 * MAX_SESSION_POLLS).contains(&max_turns), "{max_turns} turns");
     }
 
     #[test]
     fn a_session_begins_others_and_those_that_end_are_woken_in_vain() {
         let count = run(|sessions| async move {
-            let (count, left) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::<Waker>::new())));
+            let (count, old_wakers) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::<Waker>::new())));
             for _ in 0..10 {
-                let (count, left, own) = (Rc::clone(&count), Rc::clone(&left), Rc::clone(&sessions));
+                let (count, old_wakers, executor) =
+                    (Rc::clone(&count), Rc::clone(&old_wakers), Rc::clone(&sessions));
                 sessions.spawn(async move {
-                    woken(|waker| {
-                        left.borrow_mut().push(waker.clone());
+                    wait_woken(|waker| {
+                        old_wakers.borrow_mut().push(waker.clone());
                         waker.wake();
                     })
                     .await;
-                    let inner = Rc::clone(&count);
-                    own.spawn(async move {
-                        woken(Waker::wake).await;
-                        inner.set(inner.get() + 1);
+                    let inner_count = Rc::clone(&count);
+                    executor.spawn(async move {
+                        wait_woken(Waker::wake).await;
+                        inner_count.set(inner_count.get() + 1);
                     });
                 });
             }
             while count.get() < 10 {
                 // The places of the ended sessions now belong to others.
-                left.borrow().iter().for_each(Waker::wake_by_ref);
+                old_wakers.borrow().iter().for_each(Waker::wake_by_ref);
                 tokio::task::yield_now().await;
             }
-            left.borrow().iter().for_each(Waker::wake_by_ref);
+            old_wakers.borrow().iter().for_each(Waker::wake_by_ref);
             tokio::task::yield_now().await;
             count.get()
         });
@@ -514,10 +514,10 @@ mod tests {
     #[test]
     fn one_that_panics_takes_nobody_with_it() {
         assert!(run(|sessions| async move {
-            let (done, end) = tokio::sync::oneshot::channel();
+            let (sender, receiver) = tokio::sync::oneshot::channel();
             sessions.spawn(async { panic!("as it should") });
-            sessions.spawn(async move { done.send(()).expect("somebody waits") });
-            end.await.is_ok()
+            sessions.spawn(async move { sender.send(()).expect("somebody waits") });
+            receiver.await.is_ok()
         }));
     }
 
@@ -535,25 +535,25 @@ mod tests {
             let ended = &ended;
             async move {
                 let (sender, waker) = tokio::sync::oneshot::channel();
-                let mut held = DropCounter(Rc::clone(ended), None);
+                let mut counter = DropCounter(Rc::clone(ended), None);
                 sessions.spawn(async move {
-                    woken(|waker| {
-                        held.1 = Some(waker.clone());
+                    wait_woken(|waker| {
+                        counter.1 = Some(waker.clone());
                         sender.send(waker).expect("somebody waits");
                     })
                     .await;
-                    drop(held);
+                    drop(counter);
                 });
                 let waker = waker.await.expect("it begins");
-                let fresh = DropCounter(Rc::clone(ended), None);
-                sessions.spawn(async move { drop(fresh) });
+                let unstarted = DropCounter(Rc::clone(ended), None);
+                sessions.spawn(async move { drop(unstarted) });
                 (sessions, waker)
             }
         });
         assert_eq!(ended.get(), 2, "one that waited, and one that had not begun");
         waker.wake();
-        let late = DropCounter(Rc::clone(&ended), None);
-        sessions.spawn(async move { drop(late) });
+        let late_counter = DropCounter(Rc::clone(&ended), None);
+        sessions.spawn(async move { drop(late_counter) });
         assert_eq!(ended.get(), 3, "nobody is there to drive it");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The step of draws and returns, in bytes, so that a buffer that grows byte by byte costs little.
-const STEP: usize = 4096;
+const RESERVATION_STEP: usize = 4096;
 
 /// A number of bytes that all connections share.
 pub(crate) struct MemoryBudget {
@@ -21,17 +21,17 @@ pub(crate) struct MemoryBudget {
 
 impl MemoryBudget {
     /// Creates a budget of `most` bytes.
-    pub(crate) fn new(most: usize) -> Arc<Self> {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
-            limit: AtomicUsize::new(most),
+            limit: AtomicUsize::new(limit),
             used: AtomicUsize::new(0),
             rejected: AtomicU64::new(0),
         })
     }
 
     /// Replaces the size of the budget. Bytes kept beyond it stay until they are returned.
-    pub(crate) fn resize(&self, most: usize) {
-        self.limit.store(most, Relaxed);
+    pub(crate) fn resize(&self, limit: usize) {
+        self.limit.store(limit, Relaxed);
     }
 
     /// Returns the budget's size, the kept bytes, and the number of rejected draws.
@@ -39,15 +39,15 @@ impl MemoryBudget {
         (self.limit.load(Relaxed), self.used.load(Relaxed), self.rejected.load(Relaxed))
     }
 
-    fn draw(&self, bytes: usize) -> bool {
-        let most = self.limit.load(Relaxed);
-        let drawn = self
+    fn try_reserve(&self, bytes: usize) -> bool {
+        let limit = self.limit.load(Relaxed);
+        let reserved = self
             .used
-            .fetch_update(Relaxed, Relaxed, |kept| kept.checked_add(bytes).filter(|kept| *kept <= most));
-        if drawn.is_err() {
+            .fetch_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|total| *total <= limit));
+        if reserved.is_err() {
             self.rejected.fetch_add(1, Relaxed);
         }
-        drawn.is_ok()
+        reserved.is_ok()
     }
 }
 
@@ -63,14 +63,14 @@ impl MemoryReservation {
     /// used up.
     #[must_use]
     pub(crate) fn set(&mut self, budget: &Arc<MemoryBudget>, bytes: usize) -> bool {
-        let bytes = bytes.next_multiple_of(STEP);
+        let bytes = bytes.next_multiple_of(RESERVATION_STEP);
         if bytes > self.bytes {
-            if !budget.draw(bytes - self.bytes) {
+            if !budget.try_reserve(bytes - self.bytes) {
                 return false;
             }
             self.budget.get_or_insert_with(|| Arc::clone(budget));
         } else {
-            self.give_back(self.bytes - bytes);
+            self.release(self.bytes - bytes);
         }
         self.bytes = bytes;
         true
@@ -91,12 +91,12 @@ impl MemoryReservation {
     #[inline]
     pub(crate) fn clear(&mut self) {
         if self.bytes > 0 {
-            self.give_back(self.bytes);
+            self.release(self.bytes);
             self.bytes = 0;
         }
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         if let Some(budget) = &self.budget {
             budget.used.fetch_sub(bytes, Relaxed);
         }
@@ -115,18 +115,20 @@ mod tests {
 
     #[test]
     fn what_is_kept_never_exceeds_the_budget_and_returns_to_it() {
-        let budget = MemoryBudget::new(10 * STEP);
-        let (mut one, mut other) = (MemoryReservation::default(), MemoryReservation::default());
-        assert!(one.set(&budget, 6 * STEP - 5) && other.set(&budget, 4 * STEP));
-        assert!(!other.set(&budget, 4 * STEP + 1), "the budget is used up");
-        assert_eq!(budget.status(), (10 * STEP, 10 * STEP, 1));
-        assert!(one.set(&budget, 1) && other.grow(&budget, 2) && other.grow(&budget, 5 * STEP));
-        assert_eq!(budget.status().1, 6 * STEP);
-        budget.resize(STEP);
-        assert!(!one.grow(&budget, 2 * STEP) && one.grow(&budget, STEP));
-        one.clear();
-        drop(other);
+        let budget = MemoryBudget::new(10 * RESERVATION_STEP);
+        let (mut first, mut second) = (MemoryReservation::default(), MemoryReservation::default());
+        assert!(first.set(&budget, 6 * RESERVATION_STEP - 5) && second.set(&budget, 4 * RESERVATION_STEP));
+        assert!(!second.set(&budget, 4 * RESERVATION_STEP + 1), "the budget is used up");
+        assert_eq!(budget.status(), (10 * RESERVATION_STEP, 10 * RESERVATION_STEP, 1));
+        assert!(
+            first.set(&budget, 1) && second.grow(&budget, 2) && second.grow(&budget, 5 * RESERVATION_STEP)
+        );
+        assert_eq!(budget.status().1, 6 * RESERVATION_STEP);
+        budget.resize(RESERVATION_STEP);
+        assert!(!first.grow(&budget, 2 * RESERVATION_STEP) && first.grow(&budget, RESERVATION_STEP));
+        first.clear();
+        drop(second);
         assert_eq!(budget.status().1, 0);
-        assert!(one.set(&budget, 0) && budget.status().1 == 0);
+        assert!(first.set(&budget, 0) && budget.status().1 == 0);
     }
 }

@@ -55,7 +55,7 @@ pub(crate) enum IoDirection {
 /// A flag of a socket's readiness: nothing more will arrive, whatever later operations find.
 const ENDED: u8 = 4;
 /// A flag of a socket's readiness: the socket is registered with the kernel.
-const WATCHED: u8 = 8;
+const REGISTERED: u8 = 8;
 
 impl Reactor {
     /// # Errors
@@ -68,25 +68,27 @@ impl Reactor {
     /// Returns a slot for a socket, which counts as ready for `ways` until an operation would block. The
     /// socket is registered when it first has to wait, as many connections never do. Registration costs a
     /// system call, and a lock that all nested epoll instances of the system share.
-    pub(crate) fn place(self: &Rc<Self>, ways: &[IoDirection]) -> ReactorSlot {
-        let watch = Rc::new(SocketReadiness::default());
-        watch.state.set(ways.iter().fold(0, |state, way| state | *way as u8));
-        ReactorSlot { reactor: Rc::clone(self), state: watch, key: Cell::new(0) }
+    pub(crate) fn place(self: &Rc<Self>, ready: &[IoDirection]) -> ReactorSlot {
+        let readiness = Rc::new(SocketReadiness::default());
+        readiness.state.set(ready.iter().fold(0, |state, direction| state | *direction as u8));
+        ReactorSlot { reactor: Rc::clone(self), state: readiness, key: Cell::new(0) }
     }
 
     /// Polls for ready sockets and wakes the tasks that wait for them. Returns the number of sockets, at most
     /// [`MAX_EVENTS`].
     pub(crate) fn poll_events(&self) -> usize {
-        let mut space = [const { MaybeUninit::<Event>::uninit() }; MAX_EVENTS];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut event_buffer = [const { MaybeUninit::<Event>::uninit() }; MAX_EVENTS];
+        let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
         // After a signal, the events are still there at the next poll, which should be soon.
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&now)) else { return MAX_EVENTS };
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut event_buffer[..], Some(&no_wait)) else {
+            return MAX_EVENTS;
+        };
         for event in &*events {
             // A clone, as woken tasks may do anything. An event of a closed socket may reach another one,
             // whose operation then just blocks.
-            let watch = self.sockets.borrow().get(event.data.u64() as usize).map(Rc::clone);
-            if let Some(watch) = watch {
-                watch.notify(event.flags);
+            let readiness = self.sockets.borrow().get(event.data.u64() as usize).map(Rc::clone);
+            if let Some(readiness) = readiness {
+                readiness.notify(event.flags);
             }
         }
         events.len()
@@ -99,17 +101,17 @@ pub(crate) const MAX_EVENTS: usize = 64;
 impl SocketReadiness {
     #[inline]
     fn notify(&self, flags: EventFlags) {
-        let broken = flags.intersects(EventFlags::HUP | EventFlags::ERR);
-        let ended = broken || flags.contains(EventFlags::RDHUP);
+        let is_broken = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        let has_ended = is_broken || flags.contains(EventFlags::RDHUP);
         let mut state = self.state.get();
-        if ended || flags.contains(EventFlags::IN) {
-            state |= IoDirection::Read as u8 | if ended { ENDED } else { 0 };
+        if has_ended || flags.contains(EventFlags::IN) {
+            state |= IoDirection::Read as u8 | if has_ended { ENDED } else { 0 };
             self.state.set(state);
             if let Some(waker) = self.reader.take() {
                 waker.wake();
             }
         }
-        if broken || flags.contains(EventFlags::OUT) {
+        if is_broken || flags.contains(EventFlags::OUT) {
             self.state.set(state | IoDirection::Write as u8);
             if let Some(waker) = self.writer.take() {
                 waker.wake();
@@ -126,24 +128,24 @@ impl ReactorSlot {
 
     /// Returns `true` if the socket may be ready.
     #[inline]
-    pub(crate) fn is_ready(&self, way: IoDirection) -> bool {
-        self.state.state.get() & way as u8 != 0
+    pub(crate) fn is_ready(&self, direction: IoDirection) -> bool {
+        self.state.state.get() & direction as u8 != 0
     }
 
     /// Records that an operation would block, or that all available bytes were read.
     #[inline]
-    pub(crate) fn clear_ready(&self, way: IoDirection) {
+    pub(crate) fn clear_ready(&self, direction: IoDirection) {
         let state = self.state.state.get();
         // The kernel does not report the end a second time.
-        if way == IoDirection::Write || state & ENDED == 0 {
-            self.state.state.set(state & !(way as u8));
+        if direction == IoDirection::Write || state & ENDED == 0 {
+            self.state.state.set(state & !(direction as u8));
         }
     }
 
     /// Records that an operation would block, even after the end was reported.
     #[cold]
-    pub(crate) fn mark_blocked(&self, way: IoDirection) {
-        self.state.state.set(self.state.state.get() & !(way as u8));
+    pub(crate) fn mark_blocked(&self, direction: IoDirection) {
+        self.state.state.set(self.state.state.get() & !(direction as u8));
     }
 
     /// Registers the task to be woken once when the socket is ready; only the last task that asks. `socket`
@@ -154,48 +156,48 @@ impl ReactorSlot {
     #[inline]
     pub(crate) fn register_waker(
         &self,
-        way: IoDirection,
+        direction: IoDirection,
         cx: &Context<'_>,
         socket: &impl AsFd,
     ) -> io::Result<()> {
-        if !self.is_watched() {
+        if !self.is_registered() {
             self.register(socket)?;
         }
-        let place = if way == IoDirection::Read { &self.state.reader } else { &self.state.writer };
-        place.set(Some(cx.waker().clone()));
+        let waker_cell = if direction == IoDirection::Read { &self.state.reader } else { &self.state.writer };
+        waker_cell.set(Some(cx.waker().clone()));
         Ok(())
     }
 
     /// Returns `true` if the socket is registered with the kernel.
     #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.state.state.get() & WATCHED != 0
+    pub(crate) fn is_registered(&self) -> bool {
+        self.state.state.get() & REGISTERED != 0
     }
 
     /// Marks the socket as ready, as its readiness is unknown and an operation has to be tried.
-    pub(crate) fn assume_ready(&self, way: IoDirection) {
-        self.state.state.set(self.state.state.get() | way as u8);
+    pub(crate) fn assume_ready(&self, direction: IoDirection) {
+        self.state.state.set(self.state.state.get() | direction as u8);
     }
 
     /// Registers the socket; the kernel reports its readiness at once.
     #[cold]
     fn register(&self, socket: &impl AsFd) -> io::Result<()> {
-        let watches = &self.reactor.sockets;
-        let key = watches.borrow_mut().insert_with(|_| Rc::clone(&self.state));
-        let edges = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        if let Err(error) = epoll::add(&self.reactor.epoll, socket, EventData::new_u64(key as u64), edges) {
-            watches.borrow_mut().remove(key);
+        let sockets = &self.reactor.sockets;
+        let key = sockets.borrow_mut().insert_with(|_| Rc::clone(&self.state));
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        if let Err(error) = epoll::add(&self.reactor.epoll, socket, EventData::new_u64(key as u64), flags) {
+            sockets.borrow_mut().remove(key);
             return Err(error.into());
         }
         self.key.set(key);
-        self.state.state.set(self.state.state.get() | WATCHED);
+        self.state.state.set(self.state.state.get() | REGISTERED);
         Ok(())
     }
 
     /// Deregisters the socket; to be called before it is closed. The kernel does so only when no process has
     /// it open, and another process may hold it. Older kernels also take a system-wide lock for that.
     pub(crate) fn deregister(&self, socket: &impl AsFd) {
-        if self.is_watched() {
+        if self.is_registered() {
             // It is registered.
             let _ = epoll::delete(&self.reactor.epoll, socket);
             self.reactor.sockets.borrow_mut().remove(self.key.get());
@@ -227,12 +229,12 @@ impl ReactorWakeup {
     /// Returns `true` if tokio has reported events since the last call. The task is woken when it does so
     /// again.
     pub(crate) fn take_event(&self, cx: &mut Context<'_>) -> bool {
-        let mut rung = false;
+        let mut was_notified = false;
         while let Poll::Ready(Ok(mut guard)) = self.0.poll_read_ready(cx) {
             guard.clear_ready();
-            rung = true;
+            was_notified = true;
         }
-        rung
+        was_notified
     }
 
     /// Polls as [`Reactor::poll_events`] does.

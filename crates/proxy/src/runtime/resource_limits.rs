@@ -30,24 +30,24 @@ pub(crate) struct ConnectionPermit(Arc<ResourceLimits>);
 pub(crate) struct FlowPermit(Arc<ResourceLimits>);
 
 impl ResourceLimits {
-    pub(crate) fn new(most: usize, most_descriptors: usize, memory: usize) -> Arc<Self> {
+    pub(crate) fn new(max_open: usize, max_descriptors: usize, memory: usize) -> Arc<Self> {
         Arc::new(Self {
             memory: MemoryBudget::new(memory),
             open: AtomicUsize::new(0),
             flows: AtomicUsize::new(0),
-            max_open: AtomicUsize::new(most),
+            max_open: AtomicUsize::new(max_open),
             descriptors: AtomicUsize::new(0),
-            max_descriptors: AtomicUsize::new(most_descriptors),
+            max_descriptors: AtomicUsize::new(max_descriptors),
         })
     }
 
     /// Counts another descriptor, and returns `true` if one was free.
     fn take_descriptor(&self) -> bool {
-        let free = self.descriptors.fetch_add(1, Relaxed) < self.max_descriptors.load(Relaxed);
-        if !free {
+        let has_free = self.descriptors.fetch_add(1, Relaxed) < self.max_descriptors.load(Relaxed);
+        if !has_free {
             self.descriptors.fetch_sub(1, Relaxed);
         }
-        free
+        has_free
     }
 
     /// Takes a descriptor for a connection to a member; `None` if connections use all that they may.

@@ -2,7 +2,7 @@
 //! thousands of connections has a few such values.
 
 /// The values in one chunk; a power of two.
-const CHUNK: usize = 64;
+const CHUNK_LEN: usize = 64;
 
 pub(crate) struct Slab<T> {
     /// All chunks but the last are full of places, some of which may be free.
@@ -19,35 +19,35 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Stores the result of `value`, which gets the value's key, until it is removed.
-    pub(crate) fn insert_with(&mut self, value: impl FnOnce(usize) -> T) -> usize {
+    pub(crate) fn insert_with(&mut self, new_value: impl FnOnce(usize) -> T) -> usize {
         self.len += 1;
         if let Some(key) = self.free.pop() {
             let key = key as usize;
-            self.chunks[key / CHUNK][key % CHUNK] = Some(value(key));
+            self.chunks[key / CHUNK_LEN][key % CHUNK_LEN] = Some(new_value(key));
             return key;
         }
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_LEN) {
+            self.chunks.push(Vec::with_capacity(CHUNK_LEN));
         }
         let last = self.chunks.len() - 1;
-        let key = last * CHUNK + self.chunks[last].len();
-        self.chunks[last].push(Some(value(key)));
+        let key = last * CHUNK_LEN + self.chunks[last].len();
+        self.chunks[last].push(Some(new_value(key)));
         key
     }
 
     #[inline]
     pub(crate) fn get(&self, key: usize) -> Option<&T> {
-        self.chunks.get(key / CHUNK)?.get(key % CHUNK)?.as_ref()
+        self.chunks.get(key / CHUNK_LEN)?.get(key % CHUNK_LEN)?.as_ref()
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: usize) -> Option<&mut T> {
-        self.chunks.get_mut(key / CHUNK)?.get_mut(key % CHUNK)?.as_mut()
+        self.chunks.get_mut(key / CHUNK_LEN)?.get_mut(key % CHUNK_LEN)?.as_mut()
     }
 
     /// Removes a value; its key may be reused from then on.
     pub(crate) fn remove(&mut self, key: usize) -> Option<T> {
-        let value = self.chunks.get_mut(key / CHUNK)?.get_mut(key % CHUNK)?.take()?;
+        let value = self.chunks.get_mut(key / CHUNK_LEN)?.get_mut(key % CHUNK_LEN)?.take()?;
         // There are never that many.
         self.free.push(key as u32);
         self.len -= 1;

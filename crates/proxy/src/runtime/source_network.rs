@@ -4,15 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Returns an address with all but its first bits cleared: `four` bits of IPv4, also if that is mapped into
 /// IPv6, and `six` bits of IPv6.
-pub(crate) fn network(address: IpAddr, four: u32, six: u32) -> IpAddr {
+pub(crate) fn network(address: IpAddr, ipv4_prefix: u32, ipv6_prefix: u32) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => {
-            let rest = u32::MAX.checked_shr(four).unwrap_or(0);
-            Ipv4Addr::from(u32::from(address) & !rest).into()
+            let host_mask = u32::MAX.checked_shr(ipv4_prefix).unwrap_or(0);
+            Ipv4Addr::from(u32::from(address) & !host_mask).into()
         }
         IpAddr::V6(address) => {
-            let rest = u128::MAX.checked_shr(six).unwrap_or(0);
-            Ipv6Addr::from(u128::from(address) & !rest).into()
+            let host_mask = u128::MAX.checked_shr(ipv6_prefix).unwrap_or(0);
+            Ipv6Addr::from(u128::from(address) & !host_mask).into()
         }
     }
 }
@@ -23,7 +23,7 @@ mod tests {
 
     #[test]
     fn the_first_bits_stay() {
-        for (address, four, six, expected) in [
+        for (address, ipv4_prefix, ipv6_prefix, expected) in [
             ("192.0.2.77", 32, 64, "192.0.2.77"),
             ("192.0.2.77", 24, 56, "192.0.2.0"),
             ("192.0.2.77", 0, 0, "0.0.0.0"),
@@ -32,7 +32,10 @@ mod tests {
             ("2001:db8:1:2345:6::7", 24, 56, "2001:db8:1:2300::"),
             ("2001:db8::7", 24, 128, "2001:db8::7"),
         ] {
-            assert_eq!(network(address.parse().unwrap(), four, six), expected.parse::<IpAddr>().unwrap());
+            assert_eq!(
+                network(address.parse().unwrap(), ipv4_prefix, ipv6_prefix),
+                expected.parse::<IpAddr>().unwrap()
+            );
         }
     }
 }

@@ -42,12 +42,12 @@ impl TimerFd {
         let nanos = self.clock.monotonic(time);
         let it_value =
             Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
-        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let no_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         // The descriptor and the time are valid, so the call cannot fail.
         let _ = timerfd_settime(
             &self.timer,
             TimerfdTimerFlags::ABSTIME,
-            &Itimerspec { it_interval: never, it_value },
+            &Itimerspec { it_interval: no_interval, it_value },
         );
     }
 
@@ -55,8 +55,8 @@ impl TimerFd {
     pub(crate) fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let Ok(mut guard) = ready!(self.timer.poll_read_ready(cx)) else { return Poll::Pending };
-            let rung = guard.try_io(|timer| Ok(rustix::io::read(timer, &mut [0; 8])?));
-            if let Ok(Ok(_)) = rung {
+            let expired = guard.try_io(|timer| Ok(rustix::io::read(timer, &mut [0; 8])?));
+            if let Ok(Ok(_)) = expired {
                 return Poll::Ready(());
             }
         }

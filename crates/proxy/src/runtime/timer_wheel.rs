@@ -20,7 +20,7 @@ use crate::runtime::slab::Slab;
 use crate::runtime::timer_fd::TimerFd;
 
 /// The nanoseconds in a tick, as a shift: 16.8 ms. A deadline fires up to one tick late, never early.
-const TICK: u32 = 24;
+const TICK_BITS: u32 = 24;
 const SLOTS: usize = 512;
 
 /// The timers of one core.
@@ -52,7 +52,7 @@ impl TimerWheel {
             clock,
             timers: RefCell::default(),
             slots: RefCell::new(vec![Vec::new(); SLOTS]),
-            visited: Cell::new(clock.now().0 >> TICK),
+            visited: Cell::new(clock.now().0 >> TICK_BITS),
             wake_at: Cell::new(u64::MAX),
             driver: RefCell::default(),
         })
@@ -79,36 +79,36 @@ impl TimerWheel {
     /// No timer fires before such a round that began after its deadline. So bytes that arrived in time are
     /// never late, however long the process was suspended: by a signal, a migrated machine, or a cgroup
     /// without processor time.
-    pub(crate) async fn drive(self: Rc<Self>, alarm: TimerFd, round: impl AsyncFn()) {
+    pub(crate) async fn drive(self: Rc<Self>, timer_fd: TimerFd, complete_round: impl AsyncFn()) {
         loop {
             // Timers that become due during this round have their own.
-            let now = self.clock.now().0 >> TICK;
+            let now = self.clock.now().0 >> TICK_BITS;
             if self.next_tick() <= now {
-                round().await;
+                complete_round().await;
             }
             self.visit(now);
             // Woken by the alarm, or because an earlier deadline was set.
-            let mut slept = false;
+            let mut has_slept = false;
             poll_fn(|cx| {
-                if std::mem::replace(&mut slept, true) {
-                    let _ = alarm.poll_fired(cx);
+                if std::mem::replace(&mut has_slept, true) {
+                    let _ = timer_fd.poll_fired(cx);
                     return Poll::Ready(());
                 }
                 let next = self.next_tick();
                 self.wake_at.set(next);
                 *self.driver.borrow_mut() = Some(cx.waker().clone());
                 if next != u64::MAX {
-                    alarm.set(Time(next << TICK));
+                    timer_fd.set(Time(next << TICK_BITS));
                 }
-                alarm.poll_fired(cx)
+                timer_fd.poll_fired(cx)
             })
             .await;
         }
     }
 
     /// Waits for a time span.
-    pub(crate) async fn sleep(self: &Rc<Self>, span: Duration) {
-        let deadline = self.clock.now() + span;
+    pub(crate) async fn sleep(self: &Rc<Self>, duration: Duration) {
+        let deadline = self.clock.now() + duration;
         let mut timer = None;
         poll_fn(|cx| {
             let timer = timer.get_or_insert_with(|| {
@@ -131,7 +131,7 @@ impl TimerWheel {
     /// Fires due timers by a clock that a test stops; the driver's alarm uses the machine's clock.
     #[cfg(test)]
     pub(crate) fn turn(&self) {
-        self.visit(self.clock.now().0 >> TICK);
+        self.visit(self.clock.now().0 >> TICK_BITS);
     }
 
     /// Makes the driver read the clock, which a test has advanced.
@@ -142,11 +142,11 @@ impl TimerWheel {
 
     /// Fires the timers whose deadline has passed at tick `now`.
     fn visit(&self, now: u64) {
-        let from = (self.visited.get() + 1).max(now.saturating_sub(SLOTS as u64 - 1));
+        let first_tick = (self.visited.get() + 1).max(now.saturating_sub(SLOTS as u64 - 1));
         self.visited.set(now.max(self.visited.get()));
         // All are taken before any is placed again: after a long sleep, that slot may have passed as well.
         let mut keys = Vec::new();
-        for tick in from..=now {
+        for tick in first_tick..=now {
             keys.append(&mut self.slots.borrow_mut()[(tick % SLOTS as u64) as usize]);
         }
         for key in keys {
@@ -159,20 +159,20 @@ impl TimerWheel {
         // A slot may name a timer that was dropped, or that was re-armed for another tick.
         let Some(entry) = entry.filter(|entry| entry.armed.get() <= now) else { return };
         entry.armed.set(u64::MAX);
-        let due = entry.due.get();
-        if due <= now {
+        let due_tick = entry.due.get();
+        if due_tick <= now {
             entry.due.set(u64::MAX);
             entry.fired.set(true);
             entry.waker.get().into_iter().for_each(Waker::wake_by_ref);
-        } else if due != u64::MAX {
-            entry.armed.set(self.schedule(key, due));
+        } else if due_tick != u64::MAX {
+            entry.armed.set(self.schedule(key, due_tick));
         }
     }
 
     /// Puts a timer into the slot of its deadline, or into the last slot, and returns that slot's tick.
-    fn schedule(&self, key: u32, due: u64) -> u64 {
+    fn schedule(&self, key: u32, due_tick: u64) -> u64 {
         let visited = self.visited.get();
-        let tick = due.clamp(visited + 1, visited + SLOTS as u64 - 1);
+        let tick = due_tick.clamp(visited + 1, visited + SLOTS as u64 - 1);
         self.slots.borrow_mut()[(tick % SLOTS as u64) as usize].push(key);
         tick
     }
@@ -202,20 +202,20 @@ impl Timer {
     /// Fires at `deadline` unless set again before; clears an earlier firing.
     #[inline]
     pub(crate) fn set(&self, deadline: Time) {
-        let due = (deadline.0 >> TICK) + 1;
-        self.entry.due.set(due);
+        let due_tick = (deadline.0 >> TICK_BITS) + 1;
+        self.entry.due.set(due_tick);
         self.entry.fired.set(false);
-        if due < self.entry.armed.get() {
-            self.arm(due);
+        if due_tick < self.entry.armed.get() {
+            self.arm(due_tick);
         }
     }
 
     /// Moves the next visit of the timer to an earlier time.
-    fn arm(&self, due: u64) {
-        let armed = self.wheel.schedule(self.key as u32, due);
-        self.entry.armed.set(armed);
-        if armed < self.wheel.wake_at.get() {
-            self.wheel.wake_at.set(armed);
+    fn arm(&self, due_tick: u64) {
+        let armed_tick = self.wheel.schedule(self.key as u32, due_tick);
+        self.entry.armed.set(armed_tick);
+        if armed_tick < self.wheel.wake_at.get() {
+            self.wheel.wake_at.set(armed_tick);
             if let Some(driver) = &*self.wheel.driver.borrow() {
                 driver.wake_by_ref();
             }
@@ -247,67 +247,67 @@ mod tests {
     /// Waits until the timer fires; returns the elapsed time.
     async fn wait(wheel: &Rc<TimerWheel>, deadlines: &[u64]) -> Duration {
         let clock = wheel.clock;
-        let begin = clock.now();
+        let started_at = clock.now();
         let mut timer = None;
         poll_fn(|cx| {
             let timer = timer.get_or_insert_with(|| {
                 let timer = wheel.timer(cx.waker());
-                deadlines.iter().for_each(|millis| timer.set(begin + Duration::from_millis(*millis)));
+                deadlines.iter().for_each(|millis| timer.set(started_at + Duration::from_millis(*millis)));
                 timer
             });
             if timer.fired() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        clock.now().since(begin)
+        clock.now().since(started_at)
     }
 
     #[test]
     fn the_last_deadline_set_is_the_one_that_counts() {
         run(async {
             let wheel = TimerWheel::new(Clock::start());
-            let wait = async {
+            let waiting = async {
                 // A deadline of an hour ends no test.
                 for (deadlines, expected) in
                     [(&[60][..], 60), (&[30, 120], 120), (&[3_600_000, 40], 40), (&[0], 0)]
                 {
-                    let took = wait(&wheel, deadlines).await.as_millis() as u64;
-                    assert!(took >= expected, "{deadlines:?} took {took} ms");
+                    let elapsed_millis = wait(&wheel, deadlines).await.as_millis() as u64;
+                    assert!(elapsed_millis >= expected, "{deadlines:?} took {elapsed_millis} ms");
                 }
             };
             tokio::select! {
                 () = Rc::clone(&wheel).drive(TimerFd::new(wheel.clock).expect("an alarm"), async || {}) => {}
-                () = wait => {}
+                () = waiting => {}
             }
         });
     }
 
     #[test]
     fn timers_fire_on_time_however_long_the_thread_sleeps() {
-        let _held = held::hold();
+        let _clock = held::hold();
         let wheel = TimerWheel::new(Clock::start());
         let timers: Vec<Timer> = (0..50).map(|_| wheel.timer(Waker::noop())).collect();
         let mut deadlines = vec![None; timers.len()];
-        let mut draws = 0_u64;
-        let mut draw = |below: u64| {
-            draws += 1;
-            plimsoll_brain::hash(&draws.to_ne_bytes()) % below
+        let mut draw_count = 0_u64;
+        let mut random_below = |bound: u64| {
+            draw_count += 1;
+            plimsoll_brain::hash(&draw_count.to_ne_bytes()) % bound
         };
         for _ in 0..20_000 {
-            let index = draw(50) as usize;
+            let index = random_below(50) as usize;
             // Up to three rotations of the wheel ahead, mostly less.
-            let most = if draw(4) == 0 { 25_000 } else { 3000 };
-            let ahead = Duration::from_millis(draw(most));
-            deadlines[index] = Some(wheel.clock.now() + ahead);
-            timers[index].set(wheel.clock.now() + ahead);
-            if draw(3) == 0 {
-                let most = if draw(50) == 0 { 30_000 } else { 40 };
-                held::advance(Duration::from_millis(draw(most)));
+            let max_millis = if random_below(4) == 0 { 25_000 } else { 3000 };
+            let delay = Duration::from_millis(random_below(max_millis));
+            deadlines[index] = Some(wheel.clock.now() + delay);
+            timers[index].set(wheel.clock.now() + delay);
+            if random_below(3) == 0 {
+                let max_millis = if random_below(50) == 0 { 30_000 } else { 40 };
+                held::advance(Duration::from_millis(random_below(max_millis)));
                 wheel.turn();
             }
             let tick = wheel.visited.get();
             for (timer, deadline) in timers.iter().zip(&deadlines) {
-                let passed = deadline.is_some_and(|deadline: Time| deadline.0 >> TICK < tick);
-                assert_eq!(timer.fired(), passed, "a deadline at {deadline:?} at tick {tick}");
+                let is_past = deadline.is_some_and(|deadline: Time| deadline.0 >> TICK_BITS < tick);
+                assert_eq!(timer.fired(), is_past, "a deadline at {deadline:?} at tick {tick}");
             }
         }
     }
@@ -316,7 +316,7 @@ mod tests {
     fn many_timers_come_and_go() {
         run(async {
             let wheel = TimerWheel::new(Clock::start());
-            let waits = async {
+            let waiting = async {
                 for _ in 0..3 {
                     let timers: Vec<Timer> = (0..1000).map(|_| wheel.timer(Waker::noop())).collect();
                     for (index, timer) in timers.iter().enumerate() {
@@ -329,7 +329,7 @@ mod tests {
             };
             tokio::select! {
                 () = Rc::clone(&wheel).drive(TimerFd::new(wheel.clock).expect("an alarm"), async || {}) => {}
-                () = waits => {}
+                () = waiting => {}
             }
         });
     }

@@ -53,23 +53,24 @@ pub(crate) struct RequestOutcome {
     /// 0 if the client got no complete response.
     pub(crate) status: u16,
     pub(crate) reason: Option<&'static str>,
-    pub(crate) took: Duration,
+    pub(crate) duration: Duration,
 }
 
 impl AccessLogEntry {
     /// Returns a line for a request that is not parsed as HTTP/1.1, if it is to be logged.
-    pub(crate) fn new_if_logged(core: &ThreadContext, told: impl FnOnce() -> Self) -> Option<Self> {
-        core.access_log.should_log(core).then(told)
+    pub(crate) fn new_if_logged(core: &ThreadContext, entry: impl FnOnce() -> Self) -> Option<Self> {
+        core.access_log.should_log(core).then(entry)
     }
 
     /// Creates a line for this request.
     pub(crate) fn from_request(request: &RequestHead<'_, '_>) -> Self {
-        let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+        let owned_text =
+            |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
         Self {
-            method: text(Some(request.method_name)),
-            target: text(Some(request.target)),
-            host: text(Some(request.host)),
-            agent: text(request.field("user-agent")),
+            method: owned_text(Some(request.method_name)),
+            target: owned_text(Some(request.target)),
+            host: owned_text(Some(request.host)),
+            agent: owned_text(request.field("user-agent")),
         }
     }
 }
@@ -109,7 +110,7 @@ impl AccessLogger {
         match self.sample.get() {
             0 => false,
             u64::MAX => true,
-            most => core.random_bits() <= most,
+            threshold => core.random_bits() <= threshold,
         }
     }
 
@@ -137,49 +138,49 @@ impl ThreadContext {
     /// Appends a line.
     pub(crate) fn log(
         &self,
-        line: &AccessLogEntry,
+        entry: &AccessLogEntry,
         client: &str,
         group: &str,
         outcome: &RequestOutcome,
-        way: &LogContext<'_>,
+        context: &LogContext<'_>,
     ) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (trace, span) =
-            way.ids.as_ref().map_or((None, None), |(trace, span)| (Some(trace), span.as_ref()));
-        let last = way.attempts.last();
+            context.ids.as_ref().map_or((None, None), |(trace, span)| (Some(trace), span.as_ref()));
+        let last_attempt = context.attempts.last();
         let figures: Option<serde_json::Map<_, _>> =
-            last.filter(|last| !last.figures.is_empty()).map(|last| {
+            last_attempt.filter(|last| !last.figures.is_empty()).map(|last| {
                 last.figures.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect()
             });
         let record = serde_json::json!({
             "time": unix.as_micros() as f64 / 1e6,
             "client": client,
-            "method": line.method,
-            "host": line.host,
-            "target": line.target,
-            "user_agent": line.agent,
+            "method": entry.method,
+            "host": entry.host,
+            "target": entry.target,
+            "user_agent": entry.agent,
             "group": group,
             "status": outcome.status,
             "reason": outcome.reason,
-            "member": last.map(|last| &*last.member),
-            "strategy": last.map(|last| last.strategy),
-            "choice": last.map(|last| last.choice.label()),
+            "member": last_attempt.map(|last| &*last.member),
+            "strategy": last_attempt.map(|last| last.strategy),
+            "choice": last_attempt.map(|last| last.choice.label()),
             "figures": figures,
-            "tries": way.attempts.len(),
-            "waited": way.attempts.first().map_or(0.0, |first| first.begun.since(way.begun).as_secs_f64()),
+            "tries": context.attempts.len(),
+            "waited": context.attempts.first().map_or(0.0, |first| first.begun.since(context.begun).as_secs_f64()),
             "trace_id": trace,
             "span_id": span,
-            "seconds": outcome.took.as_nanos() as f64 / 1e9,
+            "seconds": outcome.duration.as_nanos() as f64 / 1e9,
         });
-        let access = &self.access_log;
-        let mut batch = access.batch.borrow_mut();
+        let logger = &self.access_log;
+        let mut batch = logger.batch.borrow_mut();
         // Writing to a vector cannot fail.
         let _ = writeln!(batch, "{record}");
-        let full = batch.len() >= BATCH;
+        let batch_is_full = batch.len() >= BATCH;
         drop(batch);
-        access.lines.set(access.lines.get() + 1);
-        if full {
-            access.flush();
+        logger.lines.set(logger.lines.get() + 1);
+        if batch_is_full {
+            logger.flush();
         }
     }
 }
@@ -188,7 +189,7 @@ impl ThreadContext {
 pub(crate) struct AccessLog {
     sender: AccessLogSender,
     /// Disconnected when the writer ends; nothing is ever sent on it.
-    ended: Receiver<Infallible>,
+    writer_ended: Receiver<Infallible>,
 }
 
 impl AccessLog {
@@ -199,15 +200,15 @@ impl AccessLog {
     pub(crate) fn open(settings: &AccessLogSettings, dropped: Arc<AtomicU64>) -> io::Result<Self> {
         let file = open(&settings.path)?;
         let (batches, queue) = sync_channel(QUEUE);
-        let lost = Arc::clone(&dropped);
-        let (end, ended) = sync_channel(0);
+        let dropped_count = Arc::clone(&dropped);
+        let (writer_guard, writer_ended) = sync_channel(0);
         std::thread::Builder::new().name("access-log".into()).spawn(move || {
-            write(file, &queue, &lost);
-            drop(end);
+            write(file, &queue, &dropped_count);
+            drop(writer_guard);
         })?;
         let sample =
             if settings.sample >= 1.0 { u64::MAX } else { (settings.sample * u64::MAX as f64) as u64 };
-        Ok(Self { sender: AccessLogSender { batches, dropped, sample }, ended })
+        Ok(Self { sender: AccessLogSender { batches, dropped, sample }, writer_ended })
     }
 
     pub(crate) fn sender(&self) -> AccessLogSender {
@@ -219,7 +220,7 @@ impl AccessLog {
     pub(crate) fn close(self) {
         drop(self.sender);
         // A writer that panicked has nothing left to write.
-        if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(FINAL_WRITE_TIMEOUT) {
+        if let Err(RecvTimeoutError::Timeout) = self.writer_ended.recv_timeout(FINAL_WRITE_TIMEOUT) {
             tracing::warn!("access log: its last lines cannot be written; they are dropped");
         }
     }
@@ -229,24 +230,24 @@ impl AccessLog {
 /// orders. A new file is readable by its owner and group only, as it contains clients' addresses and
 /// requests.
 fn open(path: &Path) -> io::Result<File> {
-    let wait_not = OFlags::NONBLOCK.bits() as i32;
-    let file = OpenOptions::new().create(true).append(true).mode(0o640).custom_flags(wait_not).open(path)?;
+    let nonblock = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().create(true).append(true).mode(0o640).custom_flags(nonblock).open(path)?;
     // Writing may block, so that lines stay whole.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
 }
 
 fn write(mut file: File, queue: &Receiver<LogBatch>, dropped: &AtomicU64) {
-    let mut complained = false;
+    let mut has_warned = false;
     for batch in queue {
         if let Err(error) = file.write_all(&batch.bytes) {
             dropped.fetch_add(batch.lines, Relaxed);
-            if !complained {
+            if !has_warned {
                 tracing::warn!("access log: {error}; lines are dropped until it can be written again");
             }
-            complained = true;
+            has_warned = true;
         } else {
-            complained = false;
+            has_warned = false;
         }
     }
 }

@@ -43,9 +43,9 @@ pub(crate) struct AdmissionRequest<'a> {
 }
 
 impl AdmissionRequest<'_> {
-    fn record_wait(&self, pool: &GroupPool, span: Duration) {
+    fn record_wait(&self, pool: &GroupPool, duration: Duration) {
         let waits = &pool.counters().waits;
-        if self.has_waited.replace(true) { waits.add_time(span) } else { waits.record(span) }
+        if self.has_waited.replace(true) { waits.add_time(duration) } else { waits.record(duration) }
     }
 }
 
@@ -62,12 +62,12 @@ pub(crate) fn try_admit(
     work: WorkKind,
     now: Time,
 ) -> AdmissionOutcome {
-    let calm = pool.group.wait_queue.is_empty();
-    if !calm && let Some(no) = blocked_by_waiting(pool) {
-        return no;
+    let queue_is_empty = pool.group.wait_queue.is_empty();
+    if !queue_is_empty && let Some(outcome) = blocked_by_waiting(pool) {
+        return outcome;
     }
     let admission = pool.admit_in_view(view, key, core.random_bits(), now, tried, work);
-    if !calm && let AdmissionOutcome::Admitted(_) = &admission {
+    if !queue_is_empty && let AdmissionOutcome::Admitted(_) = &admission {
         // If one found room there may be more.
         pool.group.wait_queue.wake_one();
     }
@@ -97,7 +97,7 @@ pub(crate) fn admit_returning(
     if !view.alert || plan.strategy().reads_key || pool.has_waiting() {
         return None;
     }
-    plan.target(core.random_bits(), &[], now).and_then(|place| pool.admit_to(view, place, now))
+    plan.target(core.random_bits(), &[], now).and_then(|index| pool.admit_to(view, index, now))
 }
 
 /// Finds a member that is below its limit and has room; waits for one, until `deadline` at most.
@@ -113,8 +113,8 @@ pub(crate) async fn admit(
     work: WorkKind,
     deadline: Time,
 ) -> Result<InFlight, Reason> {
-    let waited = Cell::default();
-    let wish = AdmissionRequest {
+    let has_waited = Cell::default();
+    let request = AdmissionRequest {
         key,
         tried,
         urgency: None,
@@ -122,13 +122,13 @@ pub(crate) async fn admit(
         work,
         since: core.now(),
         recently_refused: false,
-        has_waited: &waited,
+        has_waited: &has_waited,
     };
     match try_admit(core, pool, pool.view(), key, tried, work, core.now()) {
-        AdmissionOutcome::Admitted(trip) => Ok(trip),
+        AdmissionOutcome::Admitted(in_flight) => Ok(in_flight),
         AdmissionOutcome::NoCandidate => Err(Reason::NoMember),
-        AdmissionOutcome::Overloaded => wait_in_line(core, pool, timer, &wish, |_| false).await,
-        AdmissionOutcome::Full => wait_in_queue(core, pool, timer, &wish).await,
+        AdmissionOutcome::Overloaded => wait_in_line(core, pool, timer, &request, |_| false).await,
+        AdmissionOutcome::Full => wait_in_queue(core, pool, timer, &request).await,
     }
 }
 
@@ -140,31 +140,35 @@ pub(crate) async fn wait_in_queue(
     core: &ThreadContext,
     pool: &GroupPool,
     timer: &Timer,
-    wish: &AdmissionRequest<'_>,
+    request: &AdmissionRequest<'_>,
 ) -> Result<InFlight, Reason> {
-    let (most, patience) = {
+    let (max_queued, queue_timeout) = {
         let view = pool.view();
         (view.published.settings.queue, view.published.settings.queue_timeout)
     };
-    let queued = pool.group.wait_queue.enter_queue(most).ok_or(Reason::QueueFull)?;
-    timer.set(wish.deadline.min(core.now() + patience));
-    let mut freed = Box::pin(queued.freed());
+    let queued = pool.group.wait_queue.enter_queue(max_queued).ok_or(Reason::QueueFull)?;
+    timer.set(request.deadline.min(core.now() + queue_timeout));
+    let mut slot_freed = Box::pin(queued.slot_freed());
     // A slot released before this wait was counted notified no task: a task that waits alone tries once more.
-    let mut look = pool.group.wait_queue.queued() == 1;
-    let begun = core.now();
-    let found = poll_fn(|cx| {
+    let mut attempt_now = pool.group.wait_queue.queued() == 1;
+    let started_at = core.now();
+    let admitted = poll_fn(|cx| {
         loop {
             if timer.fired() {
-                let late = core.tick() >= wish.deadline;
-                return Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::QueueTimeout }));
+                let past_deadline = core.tick() >= request.deadline;
+                return Poll::Ready(Err(if past_deadline {
+                    Reason::TotalTimeout
+                } else {
+                    Reason::QueueTimeout
+                }));
             }
-            if freed.as_mut().poll(cx).is_ready() {
-                freed.set(queued.freed());
-            } else if !std::mem::take(&mut look) {
+            if slot_freed.as_mut().poll(cx).is_ready() {
+                slot_freed.set(queued.slot_freed());
+            } else if !std::mem::take(&mut attempt_now) {
                 return Poll::Pending;
             }
-            match pool.admit(wish.key, core.random_bits(), core.tick(), wish.tried, wish.work) {
-                AdmissionOutcome::Admitted(trip) => return Poll::Ready(Ok(trip)),
+            match pool.admit(request.key, core.random_bits(), core.tick(), request.tried, request.work) {
+                AdmissionOutcome::Admitted(in_flight) => return Poll::Ready(Ok(in_flight)),
                 AdmissionOutcome::NoCandidate => return Poll::Ready(Err(Reason::NoMember)),
                 AdmissionOutcome::Overloaded => return Poll::Ready(Err(Reason::Shed)),
                 AdmissionOutcome::Full => {}
@@ -172,8 +176,8 @@ pub(crate) async fn wait_in_queue(
         }
     })
     .await;
-    wish.record_wait(pool, core.now().since(begun));
-    found
+    request.record_wait(pool, core.now().since(started_at));
+    admitted
 }
 
 /// Waits in the admission line for a member to have room, for as long as that may help. If the waiting work
@@ -186,91 +190,100 @@ pub(crate) async fn wait_in_line(
     core: &ThreadContext,
     pool: &GroupPool,
     timer: &Timer,
-    wish: &AdmissionRequest<'_>,
-    mut gone: impl FnMut(&mut Context<'_>) -> bool,
+    request: &AdmissionRequest<'_>,
+    mut client_is_gone: impl FnMut(&mut Context<'_>) -> bool,
 ) -> Result<InFlight, Reason> {
-    let room = &pool.group.wait_queue;
-    let urgency = wish.urgency.unwrap_or_default();
-    if !wish.recently_refused && room.has_urgent() && !room.is_outranked(urgency) {
-        match pool.admit(wish.key, core.random_bits(), core.now(), wish.tried, wish.work) {
-            AdmissionOutcome::Admitted(trip) => {
+    let wait_queue = &pool.group.wait_queue;
+    let urgency = request.urgency.unwrap_or_default();
+    if !request.recently_refused && wait_queue.has_urgent() && !wait_queue.is_outranked(urgency) {
+        match pool.admit(request.key, core.random_bits(), core.now(), request.tried, request.work) {
+            AdmissionOutcome::Admitted(in_flight) => {
                 // If one found room there may be more.
-                room.wake_one();
-                return Ok(trip);
+                wait_queue.wake_one();
+                return Ok(in_flight);
             }
             AdmissionOutcome::NoCandidate => return Err(Reason::NoMember),
             AdmissionOutcome::Full | AdmissionOutcome::Overloaded => {}
         }
     }
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-    let begun = core.now();
+    let started_at = core.now();
     // A request that is forwarded later than this would not be answered in time.
-    let last = latest_start(wish.deadline, pool.min_duration(begun));
-    if begun >= last {
-        return Err(timeout_reason(wish, begun));
+    let start_before = latest_start(request.deadline, pool.min_duration(started_at));
+    if started_at >= start_before {
+        return Err(timeout_reason(request, started_at));
     }
-    let pace = pool.drain_rate();
-    let lined = room.line(core, &waker, urgency, pace, wish.since).ok_or(Reason::Shed)?;
-    let end = last.min(lined.until());
+    let drain_rate = pool.drain_rate();
+    let ticket = wait_queue.line(core, &waker, urgency, drain_rate, request.since).ok_or(Reason::Shed)?;
+    let wait_until = start_before.min(ticket.until());
     // Attempts become rarer the longer the wait: each may be refused, and this limits their number.
-    let apart = |now: Time| pace.sojourn.max(MIN_ATTEMPT_INTERVAL).max(now.since(wish.since) / 2);
-    timer.set(end.min(begun + apart(begun)));
+    let attempt_interval =
+        |now: Time| drain_rate.sojourn.max(MIN_ATTEMPT_INTERVAL).max(now.since(request.since) / 2);
+    timer.set(wait_until.min(started_at + attempt_interval(started_at)));
     // As in the queue.
-    let mut look = !wish.recently_refused && lined.is_alone();
-    let found = poll_fn(|cx| {
+    let mut attempt_now = !request.recently_refused && ticket.is_alone();
+    let admitted = poll_fn(|cx| {
         let now = core.tick();
-        if gone(cx) {
+        if client_is_gone(cx) {
             return Poll::Ready(Err(Reason::Shed));
         }
         // The last attempt needs no notification: the knowledge about members changes with time, too.
-        let late = timer.fired() && now >= end;
-        if timer.fired() && !late {
+        let is_last_attempt = timer.fired() && now >= wait_until;
+        if timer.fired() && !is_last_attempt {
             // If hardly any of this process's work is at the members, hardly any end of work signals room.
-            look |= pool.view().published.plan.is_nearly_idle();
-            room.wake_starved(now);
-            timer.set(end.min(now + apart(now)));
+            attempt_now |= pool.view().published.plan.is_nearly_idle();
+            wait_queue.wake_starved(now);
+            timer.set(wait_until.min(now + attempt_interval(now)));
         }
         loop {
-            match lined.turn() {
+            match ticket.turn() {
                 WaitVerdict::GiveUp => return Poll::Ready(Err(Reason::Shed)),
-                WaitVerdict::Wait if !late && !std::mem::take(&mut look) => return Poll::Pending,
+                WaitVerdict::Wait if !is_last_attempt && !std::mem::take(&mut attempt_now) => {
+                    return Poll::Pending;
+                }
                 // Room that was released without a notification since then is not for this one.
-                WaitVerdict::Wait if room.is_outranked(urgency) => {
-                    return if late { Poll::Ready(Err(timeout_reason(wish, now))) } else { Poll::Pending };
+                WaitVerdict::Wait if wait_queue.is_outranked(urgency) => {
+                    return if is_last_attempt {
+                        Poll::Ready(Err(timeout_reason(request, now)))
+                    } else {
+                        Poll::Pending
+                    };
                 }
                 WaitVerdict::TryAgain | WaitVerdict::Wait => {}
             }
-            let found = match room.is_starved(now) {
-                true => pool.admit_regardless(wish.key, core.random_bits(), now, wish.tried, wish.work),
-                false => pool.admit(wish.key, core.random_bits(), now, wish.tried, wish.work),
+            let outcome = match wait_queue.is_starved(now) {
+                true => {
+                    pool.admit_regardless(request.key, core.random_bits(), now, request.tried, request.work)
+                }
+                false => pool.admit(request.key, core.random_bits(), now, request.tried, request.work),
             };
-            match found {
-                AdmissionOutcome::Admitted(trip) => return Poll::Ready(Ok(trip)),
+            match outcome {
+                AdmissionOutcome::Admitted(in_flight) => return Poll::Ready(Ok(in_flight)),
                 AdmissionOutcome::NoCandidate => return Poll::Ready(Err(Reason::NoMember)),
-                AdmissionOutcome::Full | AdmissionOutcome::Overloaded if late => {
-                    return Poll::Ready(Err(timeout_reason(wish, now)));
+                AdmissionOutcome::Full | AdmissionOutcome::Overloaded if is_last_attempt => {
+                    return Poll::Ready(Err(timeout_reason(request, now)));
                 }
                 AdmissionOutcome::Full | AdmissionOutcome::Overloaded => {}
             }
         }
     })
     .await;
-    if found.is_ok() {
-        lined.mark_served();
+    if admitted.is_ok() {
+        ticket.mark_served();
     }
-    wish.record_wait(pool, core.now().since(begun));
-    found
+    request.record_wait(pool, core.now().since(started_at));
+    admitted
 }
 
 /// The minimum time between two attempts without a notification.
 const MIN_ATTEMPT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Returns the latest time at which a request may be forwarded that is expected to take `takes`.
-fn latest_start(deadline: Time, takes: Duration) -> Time {
-    Time(deadline.0.saturating_sub(u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX)))
+fn latest_start(deadline: Time, min_duration: Duration) -> Time {
+    Time(deadline.0.saturating_sub(u64::try_from(min_duration.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 /// Returns the reason why a wait has ended.
-fn timeout_reason(wish: &AdmissionRequest<'_>, now: Time) -> Reason {
-    if now >= wish.deadline { Reason::TotalTimeout } else { Reason::Shed }
+fn timeout_reason(request: &AdmissionRequest<'_>, now: Time) -> Reason {
+    if now >= request.deadline { Reason::TotalTimeout } else { Reason::Shed }
 }

@@ -56,7 +56,7 @@ impl AffinityCache {
         }
         self.published = Arc::downgrade(published);
         if self.members.len() > spec.members.len() {
-            self.members.retain(|_, known| spec.members.iter().any(|member| member.name == known.name));
+            self.members.retain(|_, cached| spec.members.iter().any(|member| member.name == cached.name));
         }
         for (name, record) in &published.others {
             self.add_member(signer, name, record);
@@ -67,28 +67,28 @@ impl AffinityCache {
 
     /// Adds a member and returns its tag.
     fn add_member(&mut self, signer: &TokenSigner, name: &Arc<str>, record: &Arc<MemberRecord>) -> MemberTag {
-        let learn = || CachedMember {
+        let new_cached = || CachedMember {
             tag: signer.member(&self.group, name),
             name: Arc::clone(name),
             record: Arc::clone(record),
         };
-        let known = self.members.entry(record.id).or_insert_with(learn);
-        if !Arc::ptr_eq(&known.record, record) {
-            *known = learn();
+        let cached = self.members.entry(record.id).or_insert_with(new_cached);
+        if !Arc::ptr_eq(&cached.record, record) {
+            *cached = new_cached();
         }
-        known.tag
+        cached.tag
     }
 
     /// Returns the tag of the member at an index of the plan.
-    pub(crate) fn tag(&self, place: usize) -> Option<MemberTag> {
-        self.tags.get(place).copied()
+    pub(crate) fn tag(&self, index: usize) -> Option<MemberTag> {
+        self.tags.get(index).copied()
     }
 
     /// Finds the member with this tag; `None` if this core has never encountered it.
     pub(crate) fn find(&self, tag: MemberTag) -> Option<AffinityTarget> {
-        let known = self.members.values().find(|known| known.tag == tag)?;
-        let place = self.tags.iter().position(|other| *other == tag);
-        Some(AffinityTarget { record: Arc::clone(&known.record), place })
+        let cached = self.members.values().find(|candidate| candidate.tag == tag)?;
+        let index = self.tags.iter().position(|other| *other == tag);
+        Some(AffinityTarget { record: Arc::clone(&cached.record), place: index })
     }
 
     /// Finds the member with a tag that was made with another key, and returns its tag by this key as well.
@@ -98,14 +98,14 @@ impl AffinityCache {
         signer: &TokenSigner,
         tag: MemberTag,
     ) -> Option<(MemberTag, AffinityTarget)> {
-        let made = |known: &&CachedMember| signer.member(&self.group, &known.name) == tag;
-        let own = self.members.values().find(made)?.tag;
-        Some((own, self.find(own)?))
+        let has_tag = |cached: &&CachedMember| signer.member(&self.group, &cached.name) == tag;
+        let current_tag = self.members.values().find(has_tag)?.tag;
+        Some((current_tag, self.find(current_tag)?))
     }
 }
 
 /// Returns the seconds since 1970, in the format of cookies: valid until 2106.
 pub(crate) fn unix_seconds() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since_epoch.as_secs()).unwrap_or(u32::MAX)
 }

@@ -37,28 +37,30 @@ pub(crate) fn proxy_version(number: u8) -> ProxyVersion {
 /// The member refuses the connection, fails authentication, or takes too long.
 pub(crate) async fn connect_member(
     core: &ThreadContext,
-    trip: &InFlight,
+    in_flight: &InFlight,
     timer: &Timer,
     deadline: Time,
     peer: &PeerAddresses,
 ) -> Result<PeerConnection, Reason> {
-    let settings = trip.settings();
+    let settings = in_flight.settings();
     // On the heap: rarely needed, and it would enlarge every connection's task.
-    let reached = Box::pin(async {
-        let stream = reach(core, trip, peer).await?;
+    let connecting = Box::pin(async {
+        let stream = reach(core, in_flight, peer).await?;
         let Some(tls) = &settings.tls else { return Ok(PeerConnection::Plain(stream)) };
-        let secure =
-            tls::reach(tls, trip.name(), stream).await.and_then(|secure| match secure.alpn_protocol() {
-                Some(tls::H2_ALPN) => Ok(secure),
-                _ if settings.http2 => Err(io::Error::other("it does not speak HTTP/2 (ALPN)")),
-                _ => Ok(secure),
+        let handshake =
+            tls::reach(tls, in_flight.name(), stream).await.and_then(|tls_stream| {
+                match tls_stream.alpn_protocol() {
+                    Some(tls::H2_ALPN) => Ok(tls_stream),
+                    _ if settings.http2 => Err(io::Error::other("it does not speak HTTP/2 (ALPN)")),
+                    _ => Ok(tls_stream),
+                }
             });
-        secure.map(|secure| PeerConnection::Other(Box::new(secure))).inspect_err(|error| {
-            tracing::debug!("no TLS with member {} of {}: {error}", trip.name(), settings.spec.name);
+        handshake.map(|tls_stream| PeerConnection::Other(Box::new(tls_stream))).inspect_err(|error| {
+            tracing::debug!("no TLS with member {} of {}: {error}", in_flight.name(), settings.spec.name);
         })
     });
-    trip.counters().connects.add(1);
-    with_connect_timeout(core, trip, timer, deadline, reached).await
+    in_flight.counters().connects.add(1);
+    with_connect_timeout(core, in_flight, timer, deadline, connecting).await
 }
 
 /// Connects as [`connect_member`], without TLS.
@@ -67,14 +69,14 @@ pub(crate) async fn connect_member(
 /// The member refuses the connection, or takes too long.
 pub(crate) async fn connect(
     core: &ThreadContext,
-    trip: &InFlight,
+    in_flight: &InFlight,
     timer: &Timer,
     deadline: Time,
     peer: &PeerAddresses,
 ) -> Result<ReactorSocket, Reason> {
-    let reached = Box::pin(reach(core, trip, peer));
-    trip.counters().connects.add(1);
-    with_connect_timeout(core, trip, timer, deadline, reached).await
+    let connecting = Box::pin(reach(core, in_flight, peer));
+    in_flight.counters().connects.add(1);
+    with_connect_timeout(core, in_flight, timer, deadline, connecting).await
 }
 
 /// Awaits `reached` within the member's time limit.
@@ -83,20 +85,20 @@ pub(crate) async fn connect(
 /// The reason of the failure.
 pub(crate) async fn with_connect_timeout<T>(
     core: &ThreadContext,
-    trip: &InFlight,
+    in_flight: &InFlight,
     timer: &Timer,
     deadline: Time,
-    mut reached: Pin<Box<impl Future<Output = io::Result<T>>>>,
+    mut connecting: Pin<Box<impl Future<Output = io::Result<T>>>>,
 ) -> Result<T, Reason> {
-    timer.set(deadline.min(core.now() + trip.settings().timeouts.connect));
-    let address = trip.upstream.address.get();
-    poll_fn(|cx| match reached.as_mut().poll(cx) {
-        Poll::Ready(reached) => Poll::Ready(reached.map_err(|error| {
+    timer.set(deadline.min(core.now() + in_flight.settings().timeouts.connect));
+    let address = in_flight.upstream.address.get();
+    poll_fn(|cx| match connecting.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(result.map_err(|error| {
             if is_local_failure(&error, address) { Reason::Exhausted } else { Reason::ConnectFailed }
         })),
         Poll::Pending if timer.fired() => {
-            let late = core.tick() >= deadline;
-            Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::ConnectTimeout }))
+            let past_deadline = core.tick() >= deadline;
+            Poll::Ready(Err(if past_deadline { Reason::TotalTimeout } else { Reason::ConnectTimeout }))
         }
         Poll::Pending => Poll::Pending,
     })
@@ -111,11 +113,11 @@ pub(crate) fn is_local_failure(error: &io::Error, address: SocketAddr) -> bool {
         // No local port is left, or this host has no address from which to reach the target. A datagram
         // socket has a port of its own and fails in the second case only.
         io::ErrorKind::AddrNotAvailable => {
-            let any = match address.ip() {
+            let unspecified = match address.ip() {
                 IpAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
                 IpAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
             };
-            !UdpSocket::bind(any)
+            !UdpSocket::bind(unspecified)
                 .and_then(|socket| socket.connect(address))
                 .is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
         }

@@ -19,8 +19,8 @@ pub(crate) enum FailureCause {
 
 /// The first code for reasons, above all statuses; then the other codes.
 const REASONS: u32 = 1000;
-const CALL: u32 = 2000;
-const BROKEN: u32 = 2001;
+const FAILED_CALL: u32 = 2000;
+const INCOMPLETE_RESPONSE: u32 = 2001;
 
 impl FailureCause {
     /// Returns the cause as a number above 0, for an atomic.
@@ -28,8 +28,8 @@ impl FailureCause {
         match self {
             Self::Status(status) => u32::from(status).min(REASONS - 1),
             Self::Reason(reason) => REASONS + reason as u32,
-            Self::FailedCall => CALL,
-            Self::IncompleteResponse => BROKEN,
+            Self::FailedCall => FAILED_CALL,
+            Self::IncompleteResponse => INCOMPLETE_RESPONSE,
         }
     }
 
@@ -37,8 +37,8 @@ impl FailureCause {
     pub(crate) fn from_code(code: u32) -> Option<Self> {
         match code {
             0 => None,
-            CALL => Some(Self::FailedCall),
-            BROKEN => Some(Self::IncompleteResponse),
+            FAILED_CALL => Some(Self::FailedCall),
+            INCOMPLETE_RESPONSE => Some(Self::IncompleteResponse),
             status if status < REASONS => Some(Self::Status(u16::try_from(status).ok()?)),
             reason => Some(Self::Reason(*ALL.get((reason - REASONS) as usize)?)),
         }
@@ -65,16 +65,16 @@ mod tests {
     #[test]
     fn what_is_to_blame_goes_through_a_number() {
         let reasons = ALL.into_iter().map(FailureCause::Reason);
-        let all = [
+        let causes = [
             FailureCause::Status(500),
             FailureCause::Status(599),
             FailureCause::FailedCall,
             FailureCause::IncompleteResponse,
         ];
         let mut codes: Vec<u32> = Vec::new();
-        for blame in all.into_iter().chain(reasons) {
-            assert_eq!(FailureCause::from_code(blame.code()), Some(blame));
-            codes.push(blame.code());
+        for cause in causes.into_iter().chain(reasons) {
+            assert_eq!(FailureCause::from_code(cause.code()), Some(cause));
+            codes.push(cause.code());
         }
         let count = codes.len();
         codes.sort_unstable();

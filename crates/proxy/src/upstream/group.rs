@@ -171,12 +171,12 @@ impl MemberRecord {
 
     /// Returns the counters of this process.
     pub(crate) fn own_counters(&self) -> impl Iterator<Item = &MemberCoreCounters> {
-        self.core_counters.iter().filter_map(|stripe| stripe.get().map(|stripe| &**stripe))
+        self.core_counters.iter().filter_map(|counters| counters.get().map(|stripe| &**stripe))
     }
 
     /// Returns all counters, with those of the previous process.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = &MemberCoreCounters> {
-        self.own_counters().chain(self.predecessor.get().map(|stripe| &**stripe))
+        self.own_counters().chain(self.predecessor.get().map(|counters| &**counters))
     }
 
     /// Returns the counters of the previous process, which only the control plane writes.
@@ -188,37 +188,37 @@ impl MemberRecord {
 impl SharedGroup {
     /// Creates a group. `host` is the meter of side-cars that share their host.
     pub(crate) fn new(
-        first: PublishedPlan,
+        plan: PublishedPlan,
         cores: usize,
-        wires: ControlChannels,
+        channels: ControlChannels,
         host: &Arc<HostMeter>,
     ) -> Arc<Self> {
-        let side_car = first.settings.side_car.as_ref().map(|settings| {
+        let side_car = plan.settings.side_car.as_ref().map(|settings| {
             let host = settings.shares_host.then(|| Arc::clone(host));
             Arc::new(SideCar::new(host, Time(0)))
         });
         Arc::new(Self {
             side_car,
-            name: Arc::clone(&first.settings.spec.name),
-            published: ArcSwap::from_pointee(first),
+            name: Arc::clone(&plan.settings.spec.name),
+            published: ArcSwap::from_pointee(plan),
             version: AtomicU64::new(1),
             changes: watch::Sender::new(()),
             sessions: AtomicU64::new(0),
             wait_queue: GroupWaitQueue::default(),
             counters: per_core(cores),
             predecessor: OnceLock::new(),
-            channels: wires,
+            channels,
         })
     }
 
     /// Returns all counters, with those of the previous process.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = &GroupCounters> {
-        self.counters.iter().chain(self.predecessor.get().map(|tally| &**tally))
+        self.counters.iter().chain(self.predecessor.get().map(|counters| &**counters))
     }
 
     /// Returns the amount of work begun so far.
     pub(crate) fn begun(&self) -> u64 {
-        self.counters.iter().map(|tally| tally.begun.value()).fold(0, u64::wrapping_add)
+        self.counters.iter().map(|counters| counters.begun.value()).fold(0, u64::wrapping_add)
     }
 
     /// Returns the counters of the previous process, which only the control plane writes.
@@ -226,8 +226,8 @@ impl SharedGroup {
         self.predecessor.get_or_init(Box::default)
     }
 
-    pub(crate) fn publish(&self, next: PublishedPlan) {
-        self.published.store(Arc::new(next));
+    pub(crate) fn publish(&self, plan: PublishedPlan) {
+        self.published.store(Arc::new(plan));
         self.version.fetch_add(1, Ordering::Release);
         self.changes.send_replace(());
         self.wait_queue.wake_all();
@@ -270,9 +270,15 @@ impl SharedGroup {
     }
 
     /// Requests that an event be written; it is dropped if the queue is full.
-    pub(crate) fn send_event(&self, kind: EventKind, why: String) {
+    pub(crate) fn send_event(&self, kind: EventKind, message: String) {
         let group = Arc::clone(&self.name);
-        let _ = self.channels.events.try_send(Event { kind, group, member: None, why, inputs: Vec::new() });
+        let _ = self.channels.events.try_send(Event {
+            kind,
+            group,
+            member: None,
+            why: message,
+            inputs: Vec::new(),
+        });
     }
 
     pub(crate) fn record_rejection(&self, core: usize, reason: Reason) {
@@ -281,7 +287,7 @@ impl SharedGroup {
 
     /// Returns the number of rejections for this reason in this process.
     pub(crate) fn rejected(&self, reason: Reason) -> u64 {
-        self.counters.iter().map(|tally| tally.rejected[reason as usize].value()).sum()
+        self.counters.iter().map(|counters| counters.rejected[reason as usize].value()).sum()
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct InFlight {
     phase: Cell<ExchangePhase>,
     /// The time since which the response's head is awaited; once it has arrived, the time that it took, in
     /// nanoseconds.
-    awaited: Cell<u64>,
+    awaiting_since: Cell<u64>,
     pub(crate) upstream: Rc<Upstream>,
     pub(crate) begun: Time,
 }
@@ -64,7 +64,7 @@ impl InFlight {
         upstream: Rc<Upstream>,
         index: usize,
         level: u32,
-        begun: Time,
+        started_at: Time,
     ) -> Self {
         // A plan has fewer members than that.
         Self {
@@ -74,9 +74,9 @@ impl InFlight {
             level,
             refused: false,
             phase: Cell::new(ExchangePhase::Awaiting),
-            awaited: Cell::new(begun.0),
+            awaiting_since: Cell::new(started_at.0),
             upstream,
-            begun,
+            begun: started_at,
         }
     }
 
@@ -111,7 +111,7 @@ impl InFlight {
             (false, true) => vitals.begin_streaming(),
             (true, false) => {
                 vitals.end_streaming();
-                self.awaited.set(now.0);
+                self.awaiting_since.set(now.0);
             }
             _ => {}
         }
@@ -125,13 +125,13 @@ impl InFlight {
             ExchangePhase::Sending => self.phase.set(ExchangePhase::Streaming),
             ExchangePhase::Answered | ExchangePhase::Streaming => return,
         }
-        self.awaited.set(now.0.saturating_sub(self.awaited.get()));
+        self.awaiting_since.set(now.0.saturating_sub(self.awaiting_since.get()));
     }
 
     /// Returns the time to the response's head, if that has arrived.
     fn time_to_head(&self) -> Option<Duration> {
-        let there = matches!(self.phase.get(), ExchangePhase::Answered | ExchangePhase::Streaming);
-        there.then(|| Duration::from_nanos(self.awaited.get()))
+        let has_head = matches!(self.phase.get(), ExchangePhase::Answered | ExchangePhase::Streaming);
+        has_head.then(|| Duration::from_nanos(self.awaiting_since.get()))
     }
 
     pub(crate) fn member(&self) -> MemberId {
@@ -172,14 +172,14 @@ impl InFlight {
     pub(crate) fn record_report(
         &self,
         value: &[u8],
-        said: Option<LoadReport>,
+        report: Option<LoadReport>,
         now: Time,
     ) -> Option<NotProcessed> {
         let sampled = self.should_sample(now);
-        match &said {
-            Some(said) if !sampled => self.apply_report(said, now),
-            None if !sampled && let Some(said) = load_report::parse_fast(value) => {
-                self.apply_report(&said, now)
+        match &report {
+            Some(report) if !sampled => self.apply_report(report, now),
+            None if !sampled && let Some(report) = load_report::parse_fast(value) => {
+                self.apply_report(&report, now)
             }
             _ => self.record_any_report(value, sampled, now),
         }
@@ -188,40 +188,40 @@ impl InFlight {
     /// Passes a report to the brain; returns the reason why the member's server has not seen the request, if
     /// any.
     #[inline]
-    fn apply_report(&self, said: &LoadReport, now: Time) -> Option<NotProcessed> {
+    fn apply_report(&self, report: &LoadReport, now: Time) -> Option<NotProcessed> {
         let plan = &self.view.published.plan;
-        plan.record_report(&mut self.upstream.picker.borrow_mut(), self.place(), &said.reading, now);
-        said.not_processed
+        plan.record_report(&mut self.upstream.picker.borrow_mut(), self.place(), &report.reading, now);
+        report.not_processed
     }
 
     /// Records a report in any form. Out of line: most members use a single form.
     #[inline(never)]
     fn record_any_report(&self, value: &[u8], sampled: bool, now: Time) -> Option<NotProcessed> {
         let mut sample = sampled.then(Vec::new);
-        let said = load_report::read(value, |metric| {
+        let report = load_report::read(value, |metric| {
             if let Some(sample) = &mut sample {
                 sample.extend(metric.figure().map(|name| (name, metric.value)));
             }
         });
         // The value may be invalid or something else, which is ignored.
-        let said = said.ok()?;
+        let report = report.ok()?;
         let plan = &self.view.published.plan;
         if let Some(values) = sample.filter(|values| !values.is_empty())
             && let Some(member) = plan.members().get(self.place())
         {
             self.group.send_report(Arc::clone(&member.name), values);
         }
-        self.apply_report(&said?, now)
+        self.apply_report(&report?, now)
     }
 
     /// Returns `true` if a complete report is to be sampled this time.
     fn should_sample(&self, now: Time) -> bool {
-        let Some(apart) = self.settings().sample_interval() else { return false };
-        let sampled = &self.counters().last_sample;
-        let last = sampled.load(Relaxed);
-        let due = last == 0 || now.since(Time(last)) >= apart;
+        let Some(sample_interval) = self.settings().sample_interval() else { return false };
+        let last_sample = &self.counters().last_sample;
+        let sampled_at = last_sample.load(Relaxed);
+        let due = sampled_at == 0 || now.since(Time(sampled_at)) >= sample_interval;
         if due {
-            sampled.store(now.0.max(1), Relaxed);
+            last_sample.store(now.0.max(1), Relaxed);
         }
         due
     }
@@ -235,11 +235,11 @@ impl InFlight {
     /// Ends a gRPC call, which failed or not by the status in its response.
     pub(crate) fn finish_call(self, status: u16, failed: bool, now: Time) {
         self.counters().responses[usize::from(status / 100).min(5)].add(1);
-        let blame = match status {
+        let cause = match status {
             500.. => Some(FailureCause::Status(status)),
             _ => failed.then_some(FailureCause::FailedCall),
         };
-        self.finish(blame, now);
+        self.finish(cause, now);
     }
 
     /// Ends successful work (TCP, UDP: without a status).
@@ -249,30 +249,34 @@ impl InFlight {
     }
 
     /// Ends failed work: no connection, no response, or a broken one.
-    pub(crate) fn finish_failure(self, blame: FailureCause, now: Time) {
+    pub(crate) fn finish_failure(self, cause: FailureCause, now: Time) {
         self.counters().responses[0].add(1);
-        self.finish(Some(blame), now);
+        self.finish(Some(cause), now);
     }
 
     /// Ends work without a finding about the member: counted only.
     pub(crate) fn finish_neutral(self, now: Time) {
-        let stripe = self.counters();
-        stripe.responses[0].add(1);
-        stripe.requests.add(1);
-        stripe.latency.record(now.since(self.begun));
+        let counters = self.counters();
+        counters.responses[0].add(1);
+        counters.requests.add(1);
+        counters.latency.record(now.since(self.begun));
     }
 
     /// Counts a client that was redirected to the member; counted now, as the end is unknown.
     pub(crate) fn record_redirect(&self, now: Time) {
-        let stripe = self.counters();
-        stripe.responses[0].add(1);
-        stripe.requests.add(1);
-        stripe.latency.record(now.since(self.begun));
+        let counters = self.counters();
+        counters.responses[0].add(1);
+        counters.requests.add(1);
+        counters.latency.record(now.since(self.begun));
     }
 
     /// Records the result and the duration of a query whether the member is there.
-    pub(crate) fn asked(&self, latency: Duration, there: bool, now: Time) {
-        self.record_outcome(latency, (!there).then_some(FailureCause::Reason(Reason::ConnectFailed)), now);
+    pub(crate) fn asked(&self, latency: Duration, connected: bool, now: Time) {
+        self.record_outcome(
+            latency,
+            (!connected).then_some(FailureCause::Reason(Reason::ConnectFailed)),
+            now,
+        );
     }
 
     /// Ends work without a result, for which the member is not to blame, such as on a stale connection.
@@ -295,33 +299,38 @@ impl InFlight {
         if self.time_to_head().is_some() {
             return;
         }
-        let hand = &mut self.upstream.picker.borrow_mut();
-        self.view.published.plan.client_left(hand, &self.upstream.record.vitals, now.since(self.begun), now);
+        let picker_state = &mut self.upstream.picker.borrow_mut();
+        self.view.published.plan.client_left(
+            picker_state,
+            &self.upstream.record.vitals,
+            now.since(self.begun),
+            now,
+        );
     }
 
-    fn finish(self, blame: Option<FailureCause>, now: Time) {
-        let stripe = self.counters();
+    fn finish(self, cause: Option<FailureCause>, now: Time) {
+        let counters = self.counters();
         let latency = now.since(self.begun);
-        stripe.requests.add(1);
-        stripe.latency.record(latency);
-        if blame.is_some() {
-            stripe.failures.add(1);
+        counters.requests.add(1);
+        counters.latency.record(latency);
+        if cause.is_some() {
+            counters.failures.add(1);
         } else {
-            stripe.latency_by_concurrency.record(self.level, latency);
+            counters.latency_by_concurrency.record(self.level, latency);
         }
-        self.record_outcome(self.time_to_head().unwrap_or(latency), blame, now);
+        self.record_outcome(self.time_to_head().unwrap_or(latency), cause, now);
     }
 
     /// Passes the outcome to the brain.
     #[inline]
-    fn record_outcome(&self, latency: Duration, blame: Option<FailureCause>, now: Time) {
+    fn record_outcome(&self, latency: Duration, cause: Option<FailureCause>, now: Time) {
         let vitals = &self.upstream.record.vitals;
         let plan = &self.view.published.plan;
-        let suspect =
-            plan.observe(&mut self.upstream.picker.borrow_mut(), vitals, latency, blame.is_some(), now);
-        if let Some(blame) = blame {
-            self.upstream.record.last_failure.store(blame.code(), Relaxed);
-            if suspect {
+        let is_suspect =
+            plan.observe(&mut self.upstream.picker.borrow_mut(), vitals, latency, cause.is_some(), now);
+        if let Some(cause) = cause {
+            self.upstream.record.last_failure.store(cause.code(), Relaxed);
+            if is_suspect {
                 self.group.signal_failure(self.member(), true);
             }
             let streak = vitals.record_failure();
@@ -342,10 +351,10 @@ impl Drop for InFlight {
             vitals.end_streaming();
         }
         vitals.end();
-        let room = &self.group.wait_queue;
+        let wait_queue = &self.group.wait_queue;
         // A task that is woken in vain goes to the end of the queue.
-        if !room.is_empty() && !vitals.is_rate_exhausted() {
-            if self.refused { room.wake_queue() } else { room.wake_one() }
+        if !wait_queue.is_empty() && !vitals.is_rate_exhausted() {
+            if self.refused { wait_queue.wake_queue() } else { wait_queue.wake_one() }
         }
     }
 }
@@ -363,14 +372,14 @@ mod tests {
     use crate::test_util::{in_flight_of, pool, pool_with_reports, run};
 
     /// Records the same report with 1000 responses, one per millisecond; returns the samples.
-    fn passed_on(sample: Option<Duration>, header: &'static [u8]) -> Vec<Vec<(String, f64)>> {
+    fn sampled_reports(sample: Option<Duration>, header: &'static [u8]) -> Vec<Vec<(String, f64)>> {
         run(|core| async move {
-            let (pool, mut heard) = pool_with_reports(&core, sample);
-            let trip = in_flight_of(&pool);
+            let (pool, mut reports) = pool_with_reports(&core, sample);
+            let in_flight = in_flight_of(&pool);
             for millisecond in 0..1000 {
-                assert_eq!(trip.record_report(header, None, Time(1 + millisecond * 1_000_000)), None);
+                assert_eq!(in_flight.record_report(header, None, Time(1 + millisecond * 1_000_000)), None);
             }
-            std::iter::from_fn(|| Some(heard.try_recv().ok()?.values)).collect()
+            std::iter::from_fn(|| Some(reports.try_recv().ok()?.values)).collect()
         })
     }
 
@@ -379,23 +388,24 @@ mod tests {
         run(|core| async move {
             let pool = pool(&core);
             let [refused, other] = [(); 2].map(|()| in_flight_of(&pool));
-            let room = &pool.group.wait_queue;
-            let second = Duration::from_secs(1);
-            let pace = DrainRate { sojourn: second, in_flight: 9, wait: second };
-            let lined =
-                room.line(&core, Waker::noop(), Urgency::default(), pace, core.now()).expect("a place");
-            let queued = room.enter_queue(1).expect("a place");
-            let mut freed = pin!(queued.freed());
-            assert!(poll_once(freed.as_mut()).await.is_none());
+            let wait_queue = &pool.group.wait_queue;
+            let one_second = Duration::from_secs(1);
+            let drain_rate = DrainRate { sojourn: one_second, in_flight: 9, wait: one_second };
+            let ticket = wait_queue
+                .line(&core, Waker::noop(), Urgency::default(), drain_rate, core.now())
+                .expect("a place");
+            let queued = wait_queue.enter_queue(1).expect("a place");
+            let mut slot_freed = pin!(queued.slot_freed());
+            assert!(poll_once(slot_freed.as_mut()).await.is_none());
             refused.finish_refused();
-            assert_eq!((lined.turn(), poll_once(freed).await), (WaitVerdict::Wait, Some(())));
+            assert_eq!((ticket.turn(), poll_once(slot_freed).await), (WaitVerdict::Wait, Some(())));
             other.abandon();
-            assert_eq!(lined.turn(), WaitVerdict::TryAgain);
+            assert_eq!(ticket.turn(), WaitVerdict::TryAgain);
             // If it had the last permitted place, another task may take it.
-            let mut last = in_flight_of(&pool);
-            last.level = u32::MAX;
-            last.finish_refused();
-            assert_eq!(lined.turn(), WaitVerdict::TryAgain);
+            let mut above_limit = in_flight_of(&pool);
+            above_limit.level = u32::MAX;
+            above_limit.finish_refused();
+            assert_eq!(ticket.turn(), WaitVerdict::TryAgain);
         });
     }
 
@@ -412,18 +422,18 @@ mod tests {
 
     #[test]
     fn what_a_member_says_is_looked_at_now_and_then() {
-        let header = b"TEXT cpu_utilization=0.5, named_metrics.x=7, utilization.q=0.25, request_cost.y=3";
-        let said = passed_on(Some(Duration::from_millis(100)), header);
-        assert_eq!(said.len(), 10);
-        let names: Vec<&str> = said[0].iter().map(|(name, _)| name.as_str()).collect();
+        let report = b"TEXT cpu_utilization=0.5, named_metrics.x=7, utilization.q=0.25, request_cost.y=3";
+        let sampled = sampled_reports(Some(Duration::from_millis(100)), report);
+        assert_eq!(sampled.len(), 10);
+        let names: Vec<&str> = sampled[0].iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(
             names,
             ["cpu_utilization", "named_metrics.x", "utilization.q"],
             "no single request's cost"
         );
-        assert!(passed_on(None, header).is_empty(), "nobody asked");
-        assert!(passed_on(Some(Duration::from_millis(100)), b"TEXT cpu_utilization=much").is_empty());
+        assert!(sampled_reports(None, report).is_empty(), "nobody asked");
+        assert!(sampled_reports(Some(Duration::from_millis(100)), b"TEXT cpu_utilization=much").is_empty());
         // Without a receiver: samples beyond the queue are dropped.
-        assert_eq!(passed_on(Some(Duration::ZERO), header).len(), 100);
+        assert_eq!(sampled_reports(Some(Duration::ZERO), report).len(), 100);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct GroupPool {
     seen_version: Cell<u64>,
     view: RefCell<Rc<PlanView>>,
     upstreams: RefCell<BTreeMap<MemberId, Rc<Upstream>>>,
-    turn: Cell<u64>,
+    round: Cell<u64>,
     budget: RefCell<RetryBudget>,
     picker: Rc<RefCell<PickerState>>,
     /// The state of a group whose members speak GIOP.
@@ -83,8 +83,8 @@ impl WorkKind {
     /// Returns the same work, for a request that binds its client.
     pub(crate) fn binding(self) -> Self {
         match self {
-            Self::Request { at_most_once: once, resendable: again, .. } => {
-                Self::Request { at_most_once: once, resendable: again, binds: true }
+            Self::Request { at_most_once, resendable, .. } => {
+                Self::Request { at_most_once, resendable, binds: true }
             }
             Self::Session => Self::Session,
         }
@@ -112,7 +112,7 @@ impl GroupPool {
             view: RefCell::new(PlanView::new_empty(&published)),
             upstreams: RefCell::default(),
             // Cores begin at different members, so that they do not all choose the same sequence.
-            turn: Cell::new(core as u64),
+            round: Cell::new(core as u64),
             picker: Rc::new(RefCell::new(PickerState::new(initial_offset(core, group.counters.len())))),
             budget: RefCell::new(budget(&published, group.counters.len())),
             iiop: iiop::GiopGroupState::default(),
@@ -144,12 +144,12 @@ impl GroupPool {
     pub(crate) fn admit(
         &self,
         key: u64,
-        chance: u64,
+        random_bits: u64,
         now: Time,
         tried: &[MemberId],
         work: WorkKind,
     ) -> AdmissionOutcome {
-        self.admit_in_view(self.view(), key, chance, now, tried, work)
+        self.admit_in_view(self.view(), key, random_bits, now, tried, work)
     }
 
     /// Chooses a member whatever its limits, for a waiting request when none was served for a while; counts
@@ -158,20 +158,14 @@ impl GroupPool {
     pub(crate) fn admit_regardless(
         &self,
         key: u64,
-        chance: u64,
+        random_bits: u64,
         now: Time,
         tried: &[MemberId],
         work: WorkKind,
     ) -> AdmissionOutcome {
         self.choose(
             self.view(),
-            PickRequest {
-                key,
-                random_bits: chance,
-                now,
-                ignores_learnt_limits: true,
-                ..PickRequest::default()
-            },
+            PickRequest { key, random_bits, now, ignores_learnt_limits: true, ..PickRequest::default() },
             tried,
             work,
         )
@@ -181,16 +175,16 @@ impl GroupPool {
     pub(crate) fn peek(
         &self,
         key: u64,
-        chance: u64,
+        random_bits: u64,
         now: Time,
         tried: &[MemberId],
     ) -> Option<(MemberId, SocketAddr)> {
         let view = self.view();
         let plan = &view.published.plan;
-        let turn = self.turn.replace(self.turn.get().wrapping_add(1));
+        let round = self.round.replace(self.round.get().wrapping_add(1));
         match plan.choose(
             &mut self.picker.borrow_mut(),
-            &PickRequest { turn, random_bits: chance, key, now, is_session: true, ..PickRequest::default() },
+            &PickRequest { turn: round, random_bits, key, now, is_session: true, ..PickRequest::default() },
             tried,
         ) {
             Choice::Member(index) => plan.members().get(index).map(|member| (member.id, member.address)),
@@ -217,7 +211,7 @@ impl GroupPool {
 
     /// Makes the next choice one for a session: those have turns over all cores.
     pub(crate) fn begin_session_choice(&self) {
-        self.turn.set(self.group.turn());
+        self.round.set(self.group.turn());
     }
 
     /// Chooses a member by the given view.
@@ -225,48 +219,47 @@ impl GroupPool {
         &self,
         view: Rc<PlanView>,
         key: u64,
-        chance: u64,
+        random_bits: u64,
         now: Time,
         tried: &[MemberId],
         work: WorkKind,
     ) -> AdmissionOutcome {
-        self.choose(
-            view,
-            PickRequest { key, random_bits: chance, now, ..PickRequest::default() },
-            tried,
-            work,
-        )
+        self.choose(view, PickRequest { key, random_bits, now, ..PickRequest::default() }, tried, work)
     }
 
     #[inline]
     fn choose(
         &self,
         view: Rc<PlanView>,
-        ask: PickRequest,
+        pick_request: PickRequest,
         tried: &[MemberId],
         work: WorkKind,
     ) -> AdmissionOutcome {
         let plan = &view.published.plan;
-        let (once, session, again, binds) = match work {
+        let (at_most_once, is_session, resendable, binds_client) = match work {
             WorkKind::Session => (false, true, false, true),
-            WorkKind::Request { at_most_once: once, resendable: again, binds } => (once, false, again, binds),
+            WorkKind::Request { at_most_once, resendable, binds } => (at_most_once, false, resendable, binds),
         };
         // At the first attempt only: each refusal costs a member time. Not for a session that looks for
         // another member, either. Its own member is among those in `tried`, and it had better stay.
-        let venture = again && tried.is_empty() && self.group.wait_queue.is_empty();
-        let (ask, now) = (
+        let may_try_stale = resendable && tried.is_empty() && self.group.wait_queue.is_empty();
+        let (pick_request, now) = (
             PickRequest {
-                single_attempt: once,
-                is_session: session,
-                binds_client: binds,
-                may_try_stale: venture,
-                ..ask
+                single_attempt: at_most_once,
+                is_session,
+                binds_client,
+                may_try_stale,
+                ..pick_request
             },
-            ask.now,
+            pick_request.now,
         );
         loop {
-            let turn = self.turn.replace(self.turn.get().wrapping_add(1));
-            let choice = plan.choose(&mut self.picker.borrow_mut(), &PickRequest { turn, ..ask }, tried);
+            let round = self.round.replace(self.round.get().wrapping_add(1));
+            let choice = plan.choose(
+                &mut self.picker.borrow_mut(),
+                &PickRequest { turn: round, ..pick_request },
+                tried,
+            );
             match choice {
                 Choice::Member(index) => {
                     let member = &plan.members()[index];
@@ -327,11 +320,11 @@ impl GroupPool {
     /// Returns `true` if the retry budget allows another attempt, and takes it.
     pub(crate) fn withdraw(&self, now: Time) -> bool {
         let allowed = self.budget.borrow_mut().withdraw(now);
-        let tally = self.counters();
+        let counters = self.counters();
         if allowed {
-            tally.retries.add(1)
+            counters.retries.add(1)
         } else {
-            tally.retries_denied.add(1)
+            counters.retries_denied.add(1)
         }
         allowed
     }
@@ -366,12 +359,13 @@ impl GroupPool {
 
     fn apply_publication(&self, published: Arc<PublishedPlan>) {
         // Connections were made with the earlier settings for TLS and HTTP/2.
-        let before = |settings: &crate::GroupSettings| (settings.tls.clone(), settings.http2);
-        let retrusted = before(&self.view.borrow().published.settings) != before(&published.settings);
+        let upstream_settings = |settings: &crate::GroupSettings| (settings.tls.clone(), settings.http2);
+        let settings_changed = upstream_settings(&self.view.borrow().published.settings)
+            != upstream_settings(&published.settings);
         let mut upstreams = self.upstreams.borrow_mut();
-        let mut of = |published: &PublishedPlan| -> Vec<Rc<Upstream>> {
+        let mut upstreams_of = |published: &PublishedPlan| -> Vec<Rc<Upstream>> {
             let members = published.plan.members().iter().zip(&published.records);
-            let upstream = members.map(|(member, record)| {
+            let plan_upstreams = members.map(|(member, record)| {
                 let upstream = upstreams.entry(member.id).or_insert_with(|| {
                     Rc::new(Upstream {
                         record: Arc::clone(record),
@@ -382,44 +376,47 @@ impl GroupPool {
                         http2_pool: H2Pool::default(),
                     })
                 });
-                if upstream.address.replace(member.address) != member.address || retrusted {
+                if upstream.address.replace(member.address) != member.address || settings_changed {
                     upstream.clear();
                 }
                 Rc::clone(upstream)
             });
-            upstream.collect()
+            plan_upstreams.collect()
         };
-        let members = of(&published);
-        let drained = published.draining_plan.as_ref().map(|kept| (Arc::clone(kept), of(kept)));
-        let drained_too = drained.iter().flat_map(|(_, drained)| drained);
-        let used: BTreeSet<MemberId> =
-            members.iter().chain(drained_too).map(|upstream| upstream.record.id).collect();
+        let members = upstreams_of(&published);
+        let draining = published
+            .draining_plan
+            .as_ref()
+            .map(|draining_plan| (Arc::clone(draining_plan), upstreams_of(draining_plan)));
+        let draining_upstreams = draining.iter().flat_map(|(_, plan_upstreams)| plan_upstreams);
+        let used_ids: BTreeSet<MemberId> =
+            members.iter().chain(draining_upstreams).map(|upstream| upstream.record.id).collect();
         upstreams.retain(|id, upstream| {
-            let used = used.contains(id);
-            if !used {
+            let is_used = used_ids.contains(id);
+            if !is_used {
                 upstream.clear();
             }
-            used
+            is_used
         });
-        let before = Arc::clone(&self.view.borrow().published.settings);
-        if before.retry != published.settings.retry {
+        let previous_settings = Arc::clone(&self.view.borrow().published.settings);
+        if previous_settings.retry != published.settings.retry {
             *self.budget.borrow_mut() = budget(&published, self.group.counters.len());
         }
-        let rules = self.view.borrow().without_members();
-        let same = Arc::ptr_eq(&rules.published.settings, &published.settings);
-        let rules = Some(if same { rules } else { PlanView::new_empty(&published) });
+        let empty_view = self.view.borrow().without_members();
+        let settings_unchanged = Arc::ptr_eq(&empty_view.published.settings, &published.settings);
+        let empty_view = Some(if settings_unchanged { empty_view } else { PlanView::new_empty(&published) });
         let alert = published.plan.members().iter().any(|member| member.shed.share > 0.0);
-        let kept = drained.map(|(published, upstreams)| {
+        let draining_view = draining.map(|(published, upstreams)| {
             Rc::new(PlanView {
                 published,
                 upstreams,
                 alert: false,
                 draining: None,
-                empty_view: rules.clone(),
+                empty_view: empty_view.clone(),
             })
         });
         *self.view.borrow_mut() =
-            Rc::new(PlanView { published, upstreams: members, alert, draining: kept, empty_view: rules });
+            Rc::new(PlanView { published, upstreams: members, alert, draining: draining_view, empty_view });
     }
 }
 
@@ -445,9 +442,10 @@ impl PlanView {
 
     /// Returns the view and the index of a drained member that still accepts the sessions bound to it.
     pub(crate) fn draining_at(&self, record: &Arc<MemberRecord>) -> Option<(&Rc<Self>, usize)> {
-        let kept = self.draining.as_ref()?;
-        let place = kept.published.records.iter().position(|own| Arc::ptr_eq(own, record))?;
-        Some((kept, place))
+        let draining_view = self.draining.as_ref()?;
+        let index =
+            draining_view.published.records.iter().position(|candidate| Arc::ptr_eq(candidate, record))?;
+        Some((draining_view, index))
     }
 }
 
@@ -458,14 +456,14 @@ fn initial_offset(core: usize, cores: usize) -> u64 {
 }
 
 /// Rounds up to seconds, from 1 to 60, as a longer duration does not predict the future.
-fn whole_seconds(time: Duration) -> u64 {
-    (time.as_secs() + u64::from(time.subsec_nanos() > 0)).clamp(1, 60)
+fn whole_seconds(duration: Duration) -> u64 {
+    (duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).clamp(1, 60)
 }
 
 /// Returns a random number of this process.
 pub(crate) fn process_seed() -> u64 {
-    static OWN: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
-    *OWN
+    static PROCESS_SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+    *PROCESS_SEED
 }
 
 /// Returns the retry budget of a core, which holds its part of the minimum.
@@ -494,9 +492,9 @@ impl Upstream {
 
     /// Keeps a connection for reuse, unless there are already `most`.
     #[inline(always)]
-    pub(crate) fn check_in(&self, stream: PeerConnection, now: Time, most: usize) {
+    pub(crate) fn check_in(&self, stream: PeerConnection, now: Time, max_idle: usize) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < most {
+        if idle.len() < max_idle {
             idle.push(IdleConnection { stream, since: now });
             self.counters().idle.add(1);
         }
@@ -510,9 +508,9 @@ impl Upstream {
 
     fn retain(&self, keep: impl FnMut(&mut IdleConnection) -> bool) {
         let mut idle = self.idle.borrow_mut();
-        let before = idle.len();
+        let previous_len = idle.len();
         idle.retain_mut(keep);
-        self.counters().idle.sub((before - idle.len()) as u64);
+        self.counters().idle.sub((previous_len - idle.len()) as u64);
     }
 }
 
@@ -524,19 +522,20 @@ mod tests {
 
     #[test]
     fn seconds_are_whole_ones_rounded_up() {
-        let of = |millis| whole_seconds(Duration::from_millis(millis));
-        assert_eq!([0, 3, 1_000, 1_001, 2_500, 100_000].map(of), [1, 1, 1, 2, 3, 60]);
+        let whole_seconds_of = |millis| whole_seconds(Duration::from_millis(millis));
+        assert_eq!([0, 3, 1_000, 1_001, 2_500, 100_000].map(whole_seconds_of), [1, 1, 1, 2, 3, 60]);
     }
 
     #[test]
     fn who_was_full_a_while_ago_is_asked_by_a_request_that_can_be_sent_again_while_nobody_waits() {
         crate::test_util::run(async |core| {
-            let (pool, _heard) = crate::test_util::pool_with_strategy(&core, None, "adaptive");
+            let (pool, _reports) = crate::test_util::pool_with_strategy(&core, None, "adaptive");
             let view = pool.view();
             let plan = &view.published.plan;
             // More than the few that are always allowed.
-            let held = [(); 3].map(|()| pool.admit_to(&view, 0, Time(1)).expect("it has no limit"));
-            let said = Reading {
+            let in_flight_requests =
+                [(); 3].map(|()| pool.admit_to(&view, 0, Time(1)).expect("it has no limit"));
+            let reading = Reading {
                 in_flight: 9,
                 knee: 4.0,
                 work: 0.1,
@@ -544,22 +543,22 @@ mod tests {
                 sojourn: 0.1,
                 ..Reading::default()
             };
-            plan.record_report(&mut pool.picker.borrow_mut(), 0, &said, Time(1));
-            let asked = |work, tried: &[MemberId]| pool.admit(0, 0, Time(300_000_000), tried, work);
-            let request = |again| WorkKind::Request { at_most_once: true, resendable: again, binds: false };
-            let refused = |admission| matches!(admission, AdmissionOutcome::Overloaded);
-            assert!(refused(asked(WorkKind::Session, &[])), "a session stays");
-            assert!(refused(asked(request(false), &[])), "it would be lost");
-            assert!(refused(asked(request(true), &[MemberId(7)])), "one has refused it");
-            let waits = pool.group.wait_queue.enter_queue(1);
-            assert!(waits.is_some() && refused(asked(request(true), &[])), "somebody is before it");
-            drop(waits);
-            let AdmissionOutcome::Admitted(trip) = asked(request(true), &[]) else {
+            plan.record_report(&mut pool.picker.borrow_mut(), 0, &reading, Time(1));
+            let admit = |work, tried: &[MemberId]| pool.admit(0, 0, Time(300_000_000), tried, work);
+            let request = |resendable| WorkKind::Request { at_most_once: true, resendable, binds: false };
+            let is_refused = |admission| matches!(admission, AdmissionOutcome::Overloaded);
+            assert!(is_refused(admit(WorkKind::Session, &[])), "a session stays");
+            assert!(is_refused(admit(request(false), &[])), "it would be lost");
+            assert!(is_refused(admit(request(true), &[MemberId(7)])), "one has refused it");
+            let queue_entry = pool.group.wait_queue.enter_queue(1);
+            assert!(queue_entry.is_some() && is_refused(admit(request(true), &[])), "somebody is before it");
+            drop(queue_entry);
+            let AdmissionOutcome::Admitted(in_flight) = admit(request(true), &[]) else {
                 panic!("it may have room by now")
             };
-            assert!(refused(asked(request(true), &[])), "one at a time");
-            trip.abandon();
-            held.into_iter().for_each(InFlight::abandon);
+            assert!(is_refused(admit(request(true), &[])), "one at a time");
+            in_flight.abandon();
+            in_flight_requests.into_iter().for_each(InFlight::abandon);
         });
     }
 }

@@ -22,14 +22,14 @@ pub(crate) type RebindTargets = BTreeMap<Option<MemberId>, u64>;
 
 impl RebindCounts {
     /// Counts one session.
-    pub(crate) fn record(&self, to: Option<MemberId>) {
-        *lock(&self.0).entry(to).or_default() += 1;
+    pub(crate) fn record(&self, target: Option<MemberId>) {
+        *lock(&self.0).entry(target).or_default() += 1;
     }
 
     /// Adds the counts since the last call to `sum`.
     pub(crate) fn drain_into(&self, sum: &mut RebindTargets) {
-        for (to, count) in std::mem::take(&mut *lock(&self.0)) {
-            *sum.entry(to).or_default() += count;
+        for (target, count) in std::mem::take(&mut *lock(&self.0)) {
+            *sum.entry(target).or_default() += count;
         }
     }
 }
@@ -37,40 +37,45 @@ impl RebindCounts {
 /// Returns the event for sessions that left a member. `alert` is the cause, if the member is still known;
 /// `total` is the number of all sessions that have left it so far; `name` returns members' names.
 pub(crate) fn rebind_event(
-    (group, from): (&str, &str),
+    (group, member): (&str, &str),
     targets: &RebindTargets,
     alert: Option<&LoadAlert>,
-    total: u64,
-    name: impl Fn(MemberId) -> Option<String>,
+    session_total: u64,
+    name_of: impl Fn(MemberId) -> Option<String>,
 ) -> Event {
     let sessions: u64 = targets.values().sum();
-    let mut most: Vec<(u64, String)> = targets
+    let mut by_count: Vec<(u64, String)> = targets
         .iter()
-        .map(|(to, count)| match to {
-            Some(to) => (*count, format!("to {}", name(*to).unwrap_or_else(|| "a member that left".into()))),
+        .map(|(target, count)| match target {
+            Some(id) => {
+                (*count, format!("to {}", name_of(*id).unwrap_or_else(|| "a member that left".into())))
+            }
             None => (*count, "closed, to be bound anew".to_owned()),
         })
         .collect();
-    most.sort_by(|one, other| other.0.cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
-    let rest: u64 = most.iter().skip(MAX_NAMED).map(|(count, _)| count).sum();
-    let mut parts: Vec<String> =
-        most.iter().take(MAX_NAMED).map(|(count, where_to)| format!("{count} {where_to}")).collect();
-    if rest > 0 {
-        parts.push(format!("{rest} to others"));
+    by_count.sort_by(|left, right| right.0.cmp(&left.0).then_with(|| left.1.cmp(&right.1)));
+    let unnamed: u64 = by_count.iter().skip(MAX_NAMED).map(|(count, _)| count).sum();
+    let mut parts: Vec<String> = by_count
+        .iter()
+        .take(MAX_NAMED)
+        .map(|(count, destination)| format!("{count} {destination}"))
+        .collect();
+    if unnamed > 0 {
+        parts.push(format!("{unnamed} to others"));
     }
     let noun = if sessions == 1 { "session" } else { "sessions" };
     let mut inputs =
-        vec![("sessions".to_owned(), sessions as f64), ("sessions_so_far".to_owned(), total as f64)];
+        vec![("sessions".to_owned(), sessions as f64), ("sessions_so_far".to_owned(), session_total as f64)];
     if let Some(alert) = alert {
         inputs.push(("share".to_owned(), f64::from(alert.shed.share)));
         inputs.push(("decision".to_owned(), f64::from(alert.shed.epoch)));
-        let known = alert.inputs.iter().filter(|(name, _)| *name != "share");
-        inputs.extend(known.map(|(name, value)| ((*name).to_owned(), *value)));
+        let alert_inputs = alert.inputs.iter().filter(|(name, _)| *name != "share");
+        inputs.extend(alert_inputs.map(|(name, value)| ((*name).to_owned(), *value)));
     }
     Event {
         kind: EventKind::Moved,
         group: group.into(),
-        member: Some(from.into()),
+        member: Some(member.into()),
         why: format!("{sessions} {noun} left: {}", parts.join(", ")),
         inputs,
     }
@@ -86,16 +91,16 @@ mod tests {
     #[test]
     fn an_event_says_how_many_went_where() {
         let cores = [RebindCounts::default(), RebindCounts::default()];
-        for to in 0..8 {
-            for turn in 0..=to {
-                cores[turn as usize % 2].record(Some(MemberId(to)));
+        for target in 0..8 {
+            for round in 0..=target {
+                cores[round as usize % 2].record(Some(MemberId(target)));
             }
         }
         cores[0].record(None);
         let mut targets = RebindTargets::new();
         cores.iter().for_each(|core| core.drain_into(&mut targets));
-        let name = |id: MemberId| (id.0 != 7).then(|| format!("10.0.0.{}:80", id.0));
-        let event = rebind_event(("web", "10.0.1.1:80"), &targets, None, 100, name);
+        let name_of = |id: MemberId| (id.0 != 7).then(|| format!("10.0.0.{}:80", id.0));
+        let event = rebind_event(("web", "10.0.1.1:80"), &targets, None, 100, name_of);
         assert_eq!(
             event.why,
             "37 sessions left: 8 to a member that left, 7 to 10.0.0.6:80, 6 to 10.0.0.5:80, 5 to \
@@ -103,8 +108,8 @@ mod tests {
              4 to 10.0.0.3:80, 7 to others"
         );
         assert_eq!(event.inputs, [("sessions".to_owned(), 37.0), ("sessions_so_far".to_owned(), 100.0)]);
-        let mut none = RebindTargets::new();
-        cores.iter().for_each(|core| core.drain_into(&mut none));
-        assert!(none.is_empty(), "what was taken is gone");
+        let mut drained = RebindTargets::new();
+        cores.iter().for_each(|core| core.drain_into(&mut drained));
+        assert!(drained.is_empty(), "what was taken is gone");
     }
 }

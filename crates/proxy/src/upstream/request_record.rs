@@ -22,7 +22,7 @@ const MAX_MEMBERS_FOR_FIGURES: usize = 64;
 /// The record of a request.
 pub(crate) struct RequestRecord {
     /// The line of the access log, if the request is to be logged.
-    line: Option<AccessLogEntry>,
+    log_entry: Option<AccessLogEntry>,
     trace: Option<RequestTrace>,
     /// The trace context that the client sent.
     context: Option<TraceParent>,
@@ -104,15 +104,15 @@ impl RequestRecord {
     #[cold]
     #[inline(never)]
     fn create(core: &ThreadContext, request: &RequestHead<'_, '_>, out: &mut Vec<u8>) -> Option<Box<Self>> {
-        let logged = core.access_log.should_log(core);
+        let should_log = core.access_log.should_log(core);
         let context = trace_context::parent_in_head(out);
         let trace = core.tracer.begin(core, context, out);
-        if !logged && trace.is_none() {
+        if !should_log && trace.is_none() {
             return None;
         }
-        let line = logged.then(|| AccessLogEntry::from_request(request));
+        let log_entry = should_log.then(|| AccessLogEntry::from_request(request));
         let trace = trace.map(|trace| trace.with_request(request));
-        Some(Box::new(Self { line, trace, context, wait_reason: None, attempts: Vec::new() }))
+        Some(Box::new(Self { log_entry, trace, context, wait_reason: None, attempts: Vec::new() }))
     }
 
     /// Records that a member was chosen. `how` is the reason, if the client was bound to the member. `out` is
@@ -122,30 +122,32 @@ impl RequestRecord {
     pub(crate) fn record_choice(
         &mut self,
         core: &ThreadContext,
-        trip: &InFlight,
-        how: ChoiceReason,
+        in_flight: &InFlight,
+        choice_reason: ChoiceReason,
         out: &mut [u8],
         now: Time,
     ) {
-        let plan = &trip.view().published.plan;
+        let plan = &in_flight.view().published.plan;
         let members = plan.members();
-        let Some(member) = members.get(trip.place()) else { return };
-        let before = self.attempts.last().and_then(|before| before.failure);
-        let choice = match (self.wait_reason.take(), before) {
+        let Some(member) = members.get(in_flight.place()) else { return };
+        let previous_failure = self.attempts.last().and_then(|previous| previous.failure);
+        let choice = match (self.wait_reason.take(), previous_failure) {
             (_, Some((_, DECLINED | NO_ROOM))) => ChoiceReason::Declined,
             // The pooled connection was stale: the same member again is not another choice.
-            (_, Some((_, STALE))) => self.attempts.last().map_or(how, |before| before.choice),
+            (_, Some((_, STALE))) => self.attempts.last().map_or(choice_reason, |previous| previous.choice),
             (_, Some(_)) => ChoiceReason::Retry,
-            (Some(waited), None) => waited,
-            (None, None) if how == ChoiceReason::Strategy && members.len() == 1 => ChoiceReason::OnlyMember,
-            (None, None) => how,
+            (Some(wait_reason), None) => wait_reason,
+            (None, None) if choice_reason == ChoiceReason::Strategy && members.len() == 1 => {
+                ChoiceReason::OnlyMember
+            }
+            (None, None) => choice_reason,
         };
         let figures =
             if members.len() <= MAX_MEMBERS_FOR_FIGURES { plan.explain(member, now) } else { Vec::new() };
         let span = self.trace.as_ref().map_or([0; 8], |trace| trace.begin_attempt(core, out));
         self.attempts.push(RequestAttempt {
             member: Arc::clone(&member.name),
-            address: trip.upstream.address.get(),
+            address: in_flight.upstream.address.get(),
             strategy: plan.strategy().name,
             choice,
             figures,
@@ -161,9 +163,9 @@ impl RequestRecord {
     }
 
     /// Records that the last chosen member gave no response that was forwarded.
-    pub(crate) fn record_failure(&mut self, why: &'static str, now: Time) {
-        if let Some(last) = self.attempts.last_mut() {
-            last.failure = Some((now, why));
+    pub(crate) fn record_failure(&mut self, reason: &'static str, now: Time) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.failure = Some((now, reason));
         }
     }
 
@@ -171,21 +173,27 @@ impl RequestRecord {
     pub(crate) fn end(
         self: Box<Self>,
         core: &ThreadContext,
-        side: &ConnectionAttributes<'_>,
+        connection: &ConnectionAttributes<'_>,
         outcome: &RequestOutcome,
-        begun: Time,
+        started_at: Time,
         now: Time,
     ) {
-        let Self { line, trace, context, attempts: tries, .. } = *self;
-        if let Some(line) = &line {
+        let Self { log_entry, trace, context, attempts, .. } = *self;
+        if let Some(log_entry) = &log_entry {
             let ids = match &trace {
                 Some(trace) => Some(trace.ids()),
                 None => context.map(|context| (trace_context::hex(&context.trace), None)),
             };
-            core.log(line, side.client, side.group, outcome, &LogContext { ids, attempts: &tries, begun });
+            core.log(
+                log_entry,
+                connection.client,
+                connection.group,
+                outcome,
+                &LogContext { ids, attempts: &attempts, begun: started_at },
+            );
         }
         if let Some(trace) = trace {
-            core.tracer.end(core, trace.end(side, outcome, tries, begun, now));
+            core.tracer.end(core, trace.end(connection, outcome, attempts, started_at, now));
         }
     }
 }

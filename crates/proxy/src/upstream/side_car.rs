@@ -45,12 +45,12 @@ pub(crate) struct SideCar {
     /// Present if other servers share the host.
     host: Option<Arc<HostMeter>>,
     /// The number of the last alert, and the bits of its share as an `f32`; 0 before the first.
-    alert: AtomicU64,
+    packed_alert: AtomicU64,
 }
 
 impl SideCar {
     pub(crate) fn new(host: Option<Arc<HostMeter>>, now: Time) -> Self {
-        Self { meter: Mutex::new(Meter::new(now)), host, alert: AtomicU64::new(0) }
+        Self { meter: Mutex::new(Meter::new(now)), host, packed_alert: AtomicU64::new(0) }
     }
 
     /// Returns the current reading of the server's own meter.
@@ -61,37 +61,39 @@ impl SideCar {
     /// Adds a request to the meter. If `refuse` is `true` and there is no room, returns the reading for the
     /// rejection instead.
     fn begin(&self, refuse: bool, now: Time) -> Result<MeterSlot, Reading> {
-        let mut own = lock(&self.meter);
+        let mut meter = lock(&self.meter);
         let Some(host) = &self.host else {
-            return if refuse && own.is_full() {
-                Err(own.reading())
+            return if refuse && meter.is_full() {
+                Err(meter.reading())
             } else {
-                Ok(MeterSlot::Own(own.begin(now)))
+                Ok(MeterSlot::Single(meter.begin(now)))
             };
         };
         let mut host = lock(&host.0);
-        if refuse && host.is_full(&own) {
-            return Err(own.reading());
+        if refuse && host.is_full(&meter) {
+            return Err(meter.reading());
         }
-        Ok(MeterSlot::Shared(host.begin(&mut own, now)))
+        Ok(MeterSlot::Shared(host.begin(&mut meter, now)))
     }
 
     /// Removes a request from the meter.
-    fn end(&self, seat: MeterSlot, succeeded: bool, now: Time) -> Reading {
-        let mut own = lock(&self.meter);
-        match (seat, &self.host) {
-            (MeterSlot::Own(job), _) => own.end(job, succeeded, now),
-            (MeterSlot::Shared(jobs), Some(host)) => lock(&host.0).end(&mut own, jobs, succeeded, now),
+    fn end(&self, slot: MeterSlot, succeeded: bool, now: Time) -> Reading {
+        let mut meter = lock(&self.meter);
+        match (slot, &self.host) {
+            (MeterSlot::Single(request), _) => meter.end(request, succeeded, now),
+            (MeterSlot::Shared(request), Some(host)) => {
+                lock(&host.0).end(&mut meter, request, succeeded, now)
+            }
             // A place in the host's meter implies the host.
-            (MeterSlot::Shared(_), None) => own.reading(),
+            (MeterSlot::Shared(_), None) => meter.reading(),
         }
     }
 
     /// Asks this share of the connections to leave: another alert, or with 0 the end of the last.
     pub(crate) fn request_shed(&self, share: f64) {
         let share = if share.is_finite() { share.clamp(0.0, 1.0) as f32 } else { 0.0 };
-        let number = (self.alert.load(Relaxed) >> 32).wrapping_add(1) & u64::from(u32::MAX);
-        self.alert.store(number << 32 | u64::from(share.to_bits()), Relaxed);
+        let sequence = (self.packed_alert.load(Relaxed) >> 32).wrapping_add(1) & u64::from(u32::MAX);
+        self.packed_alert.store(sequence << 32 | u64::from(share.to_bits()), Relaxed);
     }
 }
 
@@ -104,35 +106,35 @@ enum MeterState {
     /// The body is still arriving: the request is no load of the server yet.
     Arriving { side_car: Arc<SideCar> },
     /// The request is in the meter since `begun`.
-    Active { side_car: Arc<SideCar>, slot: MeterSlot, begun: Time },
+    Active { side_car: Arc<SideCar>, slot: MeterSlot, started_at: Time },
     /// There was no room: the header line that reports it.
     Rejected(Vec<u8>),
 }
 
 /// A request's place in the meter of its server, or in that and the host's.
 enum MeterSlot {
-    Own(MeteredRequest),
+    Single(MeteredRequest),
     Shared(HostedRequest),
 }
 
 impl MeterGuard {
     /// Adds a request to the meter if there is room, or if `refuse` is `false`.
     pub(crate) fn begin(side_car: &Arc<SideCar>, refuse: bool, now: Time) -> Self {
-        let count = match side_car.begin(refuse, now) {
-            Ok(seat) => MeterState::Active { side_car: Arc::clone(side_car), slot: seat, begun: now },
+        let state = match side_car.begin(refuse, now) {
+            Ok(slot) => MeterState::Active { side_car: Arc::clone(side_car), slot, started_at: now },
             Err(reading) => MeterState::Rejected(report_header(reading, Some(NotProcessed::Full))),
         };
-        Self(Some(Box::new(count)))
+        Self(Some(Box::new(state)))
     }
 
     /// Creates the guard of a request whose body is still arriving; a rejection if there is no room now.
     /// [`record_arrival`](Self::record_arrival) adds the request to the meter.
     pub(crate) fn begin_arriving(side_car: &Arc<SideCar>) -> Self {
-        let full = {
-            let own = lock(&side_car.meter);
-            side_car.host.as_ref().map_or_else(|| own.is_full(), |host| lock(&host.0).is_full(&own))
+        let is_full = {
+            let meter = lock(&side_car.meter);
+            side_car.host.as_ref().map_or_else(|| meter.is_full(), |host| lock(&host.0).is_full(&meter))
         };
-        if full {
+        if is_full {
             return Self::rejected(side_car);
         }
         Self(Some(Box::new(MeterState::Arriving { side_car: Arc::clone(side_car) })))
@@ -162,7 +164,7 @@ impl MeterGuard {
     /// Returns the header line of a rejection; empty if there was room.
     pub(crate) fn rejection_header(&self) -> &[u8] {
         match self.0.as_deref() {
-            Some(MeterState::Rejected(line)) => line,
+            Some(MeterState::Rejected(header)) => header,
             _ => b"",
         }
     }
@@ -174,7 +176,7 @@ impl MeterGuard {
             Some(MeterState::Active { side_car, .. } | MeterState::Arriving { side_car }) => {
                 report_header(side_car.reading(), Some(NotProcessed::Away))
             }
-            Some(MeterState::Rejected(line)) => line.clone(),
+            Some(MeterState::Rejected(header)) => header.clone(),
             None => Vec::new(),
         }
     }
@@ -185,7 +187,7 @@ impl MeterGuard {
     pub(crate) fn record_response(
         &mut self,
         status: u16,
-        theirs: Option<&[u8]>,
+        member_report: Option<&[u8]>,
         tick: impl FnOnce() -> Time,
     ) -> Vec<u8> {
         if self.0.is_none() {
@@ -193,8 +195,8 @@ impl MeterGuard {
         }
         let mut header =
             self.end(status < 500, tick()).map_or_else(Vec::new, |reading| report_header(reading, None));
-        if let Some(theirs) = theirs {
-            load_report::merge(theirs, &mut header);
+        if let Some(member_report) = member_report {
+            load_report::merge(member_report, &mut header);
         }
         header
     }
@@ -202,7 +204,7 @@ impl MeterGuard {
     /// Ends the request, and returns the meter's reading, if this is a side-car.
     pub(crate) fn end(&mut self, succeeded: bool, now: Time) -> Option<Reading> {
         match *self.0.take()? {
-            MeterState::Active { side_car, slot: seat, .. } => Some(side_car.end(seat, succeeded, now)),
+            MeterState::Active { side_car, slot, .. } => Some(side_car.end(slot, succeeded, now)),
             MeterState::Arriving { side_car } => Some(side_car.reading()),
             MeterState::Rejected(_) => None,
         }
@@ -211,9 +213,9 @@ impl MeterGuard {
 
 impl Drop for MeterGuard {
     fn drop(&mut self) {
-        if let Some(MeterState::Active { begun, .. }) = self.0.as_deref() {
-            let begun = *begun;
-            self.end(false, begun);
+        if let Some(MeterState::Active { started_at, .. }) = self.0.as_deref() {
+            let started_at = *started_at;
+            self.end(false, started_at);
         }
     }
 }
@@ -225,7 +227,7 @@ pub(crate) struct AlertState(Option<AlertTracker>);
 struct AlertTracker {
     side_car: Arc<SideCar>,
     /// The number of the last alert for which it has drawn, or that preceded it.
-    number: u32,
+    alert_sequence: u32,
     /// Whether its client has left although the connection is kept, and how often.
     has_left: bool,
     departures: u32,
@@ -240,10 +242,10 @@ impl AlertState {
     /// Creates the state of a new connection, to which earlier alerts do not apply.
     pub(crate) fn begin(side_car: Option<&Arc<SideCar>>) -> Self {
         Self(side_car.map(|side_car| {
-            let number = (side_car.alert.load(Relaxed) >> 32) as u32;
+            let alert_sequence = (side_car.packed_alert.load(Relaxed) >> 32) as u32;
             AlertTracker {
                 side_car: Arc::clone(side_car),
-                number,
+                alert_sequence,
                 has_left: false,
                 departures: 0,
                 exempt_until: Time(0),
@@ -253,46 +255,50 @@ impl AlertState {
 
     /// Records that its client leaves, and may return on the same connection.
     pub(crate) fn record_departure(&mut self) {
-        if let Some(heard) = &mut self.0 {
-            heard.has_left = true;
+        if let Some(tracker) = &mut self.0 {
+            tracker.has_left = true;
         }
     }
 
     /// Returns `true` if its client has returned recently. Then alerts do not apply to it: a few clients that
     /// go back and forth do not balance the load.
     pub(crate) fn is_exempt(&mut self, now: Time) -> bool {
-        let Some(heard) = &mut self.0 else { return false };
-        if std::mem::take(&mut heard.has_left) {
-            heard.exempt_until = now + MIN_STAY * (1 << heard.departures.min(8));
-            heard.departures += 1;
+        let Some(tracker) = &mut self.0 else { return false };
+        if std::mem::take(&mut tracker.has_left) {
+            tracker.exempt_until = now + MIN_STAY * (1 << tracker.departures.min(8));
+            tracker.departures += 1;
         }
-        now < heard.exempt_until
+        now < tracker.exempt_until
     }
 
     /// Returns `true` if there is an alert for which it has not drawn.
     #[inline]
     pub(crate) fn has_new_alert(&self) -> bool {
-        self.0.as_ref().is_some_and(|heard| (heard.side_car.alert.load(Relaxed) >> 32) as u32 != heard.number)
+        self.0.as_ref().is_some_and(|tracker| {
+            (tracker.side_car.packed_alert.load(Relaxed) >> 32) as u32 != tracker.alert_sequence
+        })
     }
 
     /// Returns `true` if the connection should leave now. Draws once for each alert, from 64 random bits;
     /// always `false` without a side-car.
-    pub(crate) fn should_leave(&mut self, chance: impl FnOnce() -> u64) -> bool {
-        let Some(AlertTracker { side_car, number: heard, .. }) = &mut self.0 else { return false };
-        let alert = side_car.alert.load(Relaxed);
-        let (number, share) = ((alert >> 32) as u32, f32::from_bits(alert as u32));
-        if std::mem::replace(heard, number) == number {
+    pub(crate) fn should_leave(&mut self, random_bits: impl FnOnce() -> u64) -> bool {
+        let Some(AlertTracker { side_car, alert_sequence: seen_sequence, .. }) = &mut self.0 else {
+            return false;
+        };
+        let alert = side_car.packed_alert.load(Relaxed);
+        let (sequence, share) = ((alert >> 32) as u32, f32::from_bits(alert as u32));
+        if std::mem::replace(seen_sequence, sequence) == sequence {
             return false;
         }
         // The 24 bits of precision of a share.
-        ((chance() >> 40) as f32) < share * (1 << 24) as f32
+        ((random_bits() >> 40) as f32) < share * (1 << 24) as f32
     }
 }
 
-fn report_header(reading: Reading, unseen: Option<NotProcessed>) -> Vec<u8> {
-    let mut line = Vec::with_capacity(256);
-    load_report::write(&LoadReport { reading, not_processed: unseen }, &mut line);
-    line
+fn report_header(reading: Reading, not_processed: Option<NotProcessed>) -> Vec<u8> {
+    let mut header = Vec::with_capacity(256);
+    load_report::write(&LoadReport { reading, not_processed }, &mut header);
+    header
 }
 
 #[cfg(test)]
@@ -302,48 +308,54 @@ mod tests {
     #[test]
     fn connections_are_asked_once_by_each_alert_and_not_by_those_before_them() {
         let side_car = Arc::new(SideCar::new(None, Time(0)));
-        let mut early: Vec<AlertState> = (0..1000).map(|_| AlertState::begin(Some(&side_car))).collect();
-        let mut chance = 0_u64;
-        let mut gone = |all: &mut [AlertState]| {
+        let mut early_connections: Vec<AlertState> =
+            (0..1000).map(|_| AlertState::begin(Some(&side_car))).collect();
+        let mut random_bits = 0_u64;
+        let mut count_leaving = |connections: &mut [AlertState]| {
             let mut count = 0;
-            for one in all {
-                chance = chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                count += usize::from(one.should_leave(|| chance));
+            for connection in connections {
+                random_bits = random_bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                count += usize::from(connection.should_leave(|| random_bits));
             }
             count
         };
-        assert_eq!(gone(&mut early), 0);
+        assert_eq!(count_leaving(&mut early_connections), 0);
         side_car.request_shed(0.3);
-        let mut late = vec![AlertState::begin(Some(&side_car))];
+        let mut late_connections = vec![AlertState::begin(Some(&side_car))];
         assert!(
-            early[0].has_new_alert() && !late[0].has_new_alert() && !AlertState::begin(None).has_new_alert()
+            early_connections[0].has_new_alert()
+                && !late_connections[0].has_new_alert()
+                && !AlertState::begin(None).has_new_alert()
         );
-        let share = gone(&mut early);
-        assert!((250..=350).contains(&share), "{share}");
-        assert_eq!((gone(&mut early), gone(&mut late)), (0, 0));
-        assert!(!early[0].has_new_alert(), "it was asked");
+        let leaving = count_leaving(&mut early_connections);
+        assert!((250..=350).contains(&leaving), "{leaving}");
+        assert_eq!((count_leaving(&mut early_connections), count_leaving(&mut late_connections)), (0, 0));
+        assert!(!early_connections[0].has_new_alert(), "it was asked");
         side_car.request_shed(1.0);
-        assert_eq!((gone(&mut early), gone(&mut late)), (1000, 1));
+        assert_eq!((count_leaving(&mut early_connections), count_leaving(&mut late_connections)), (1000, 1));
         side_car.request_shed(1.0);
-        assert_eq!(gone(&mut early), 1000);
-        let mut one = early.remove(0);
-        for (time, rest) in [8, 16, 32].into_iter().enumerate() {
-            let back = Time(0) + Duration::from_secs(100) * time as u32;
-            assert!(!one.is_exempt(back));
-            one.record_departure();
-            assert!(one.is_exempt(back), "it is back");
-            assert!(one.is_exempt(back + Duration::from_millis(rest * 1000 - 1)));
-            assert!(!one.is_exempt(back + Duration::from_secs(rest)));
+        assert_eq!(count_leaving(&mut early_connections), 1000);
+        let mut connection = early_connections.remove(0);
+        for (departure, exempt_seconds) in [8, 16, 32].into_iter().enumerate() {
+            let returned_at = Time(0) + Duration::from_secs(100) * departure as u32;
+            assert!(!connection.is_exempt(returned_at));
+            connection.record_departure();
+            assert!(connection.is_exempt(returned_at), "it is back");
+            assert!(connection.is_exempt(returned_at + Duration::from_millis(exempt_seconds * 1000 - 1)));
+            assert!(!connection.is_exempt(returned_at + Duration::from_secs(exempt_seconds)));
         }
         side_car.request_shed(0.0);
-        assert_eq!(gone(&mut early), 0);
+        assert_eq!(count_leaving(&mut early_connections), 0);
         side_car.request_shed(f64::NAN);
-        assert_eq!((gone(&mut early), AlertState::begin(None).should_leave(|| 0)), (0, false));
+        assert_eq!(
+            (count_leaving(&mut early_connections), AlertState::begin(None).should_leave(|| 0)),
+            (0, false)
+        );
     }
 
     /// Serves bursts of requests one at a time until evidence bounds the knee. Returns the time at which that
     /// is so.
-    fn bounded(side_car: &Arc<SideCar>, knee: impl Fn() -> Reading) -> Time {
+    fn close_knee(side_car: &Arc<SideCar>, reading: impl Fn() -> Reading) -> Time {
         let mut now = Time(0);
         for size in [1, 6, 2, 8].into_iter().cycle().take(2_000) {
             let burst: Vec<MeterGuard> = (0..size).map(|_| MeterGuard::begin(side_car, false, now)).collect();
@@ -351,46 +363,47 @@ mod tests {
                 now = now + Duration::from_millis(10);
                 request.record_response(200, None, || now);
             }
-            if !knee().open {
+            if !reading().open {
                 return now;
             }
         }
-        panic!("the knee is open after 2,000 bursts: {:?}", knee());
+        panic!("the knee is open after 2,000 bursts: {:?}", reading());
     }
 
     /// Begins requests until one is refused. Returns those that were not.
     fn fill(side_car: &Arc<SideCar>, now: Time) -> Vec<MeterGuard> {
-        let begun = (0..64).map(|_| MeterGuard::begin(side_car, true, now));
-        let held: Vec<MeterGuard> =
-            begun.take_while(|request| request.rejection_header().is_empty()).collect();
-        assert!((1..64).contains(&held.len()), "{}", held.len());
-        held
+        let guards = (0..64).map(|_| MeterGuard::begin(side_car, true, now));
+        let admitted: Vec<MeterGuard> =
+            guards.take_while(|request| request.rejection_header().is_empty()).collect();
+        assert!((1..64).contains(&admitted.len()), "{}", admitted.len());
+        admitted
     }
 
     #[test]
     fn a_meter_that_is_full_refuses_if_it_may() {
         let side_car = Arc::new(SideCar::new(None, Time(0)));
-        let unknown: Vec<MeterGuard> =
+        let guards: Vec<MeterGuard> =
             (0..1000).map(|_| MeterGuard::begin(&side_car, true, Time(0))).collect();
         assert!(
-            unknown.iter().all(|one| one.rejection_header().is_empty()),
+            guards.iter().all(|guard| guard.rejection_header().is_empty()),
             "no evidence calls them too many"
         );
-        drop(unknown);
+        drop(guards);
         let side_car = Arc::new(SideCar::new(None, Time(0)));
-        let now = bounded(&side_car, || side_car.reading());
-        let mut held = fill(&side_car, now);
-        let refused = MeterGuard::begin(&side_car, true, now);
-        assert!(String::from_utf8_lossy(refused.rejection_header()).contains("full=1"));
+        let now = close_knee(&side_car, || side_car.reading());
+        let mut admitted = fill(&side_car, now);
+        let rejected = MeterGuard::begin(&side_car, true, now);
+        assert!(String::from_utf8_lossy(rejected.rejection_header()).contains("full=1"));
         assert!(MeterGuard::begin(&side_car, false, now).rejection_header().is_empty());
-        assert_eq!(side_car.reading().in_flight as usize, held.len());
+        assert_eq!(side_car.reading().in_flight as usize, admitted.len());
         assert!(
-            held.pop()
+            admitted
+                .pop()
                 .unwrap()
                 .record_response(200, None, || now + Duration::from_millis(1))
                 .starts_with(b"endpoint-load-metrics: TEXT ")
         );
-        drop(held);
+        drop(admitted);
         assert_eq!(side_car.reading().in_flight, 0);
     }
 
@@ -398,7 +411,7 @@ mod tests {
     fn a_request_is_load_once_its_body_has_come() {
         let side_car = Arc::new(SideCar::new(None, Time(0)));
         let mut uploads: Vec<MeterGuard> = (0..100).map(|_| MeterGuard::begin_arriving(&side_car)).collect();
-        assert!(uploads.iter().all(|one| one.rejection_header().is_empty()));
+        assert!(uploads.iter().all(|upload| upload.rejection_header().is_empty()));
         assert_eq!(side_car.reading().in_flight, 0);
         uploads[0].record_arrival(Time(1_000_000));
         uploads[0].record_arrival(Time(2_000_000));
@@ -410,41 +423,50 @@ mod tests {
         drop(uploads);
         assert_eq!(side_car.reading().in_flight, 0);
         let side_car = Arc::new(SideCar::new(None, Time(0)));
-        let now = bounded(&side_car, || side_car.reading());
-        let _held = fill(&side_car, now);
+        let now = close_knee(&side_car, || side_car.reading());
+        let _admitted = fill(&side_car, now);
         assert!(!MeterGuard::begin_arriving(&side_car).rejection_header().is_empty());
     }
 
     #[test]
     fn servers_of_one_host_refuse_for_each_other_and_share_its_slots() {
         let host = HostMeter::new(Time(0));
-        let [one, other] = [(), ()].map(|()| Arc::new(SideCar::new(Some(Arc::clone(&host)), Time(0))));
-        let answered = |metered: Option<MeterGuard>, at| {
-            let header = metered.unwrap().record_response(200, None, || Time(at));
+        let [first, second] = [(), ()].map(|()| Arc::new(SideCar::new(Some(Arc::clone(&host)), Time(0))));
+        let respond_in_slot = |guard: Option<MeterGuard>, now| {
+            let header = guard.unwrap().record_response(200, None, || Time(now));
             String::from_utf8(header).unwrap().contains("slot=1")
         };
-        let mut held: Vec<MeterGuard> = (0..2).map(|_| MeterGuard::begin(&one, true, Time(0))).collect();
-        held.push(MeterGuard::begin(&other, true, Time(0)));
-        assert!(!answered(held.pop(), 1_000_000), "the host's knee begins at 2, and two are in flight");
-        assert_eq!(other.reading().in_flight, 0);
-        assert!(answered(held.pop(), 2_000_000), "one is promised, one is there");
-        assert!(!answered(Some(MeterGuard::begin(&other, true, Time(2_000_000))), 2_500_000), "and no more");
-        drop(held);
+        let mut guards: Vec<MeterGuard> = (0..2).map(|_| MeterGuard::begin(&first, true, Time(0))).collect();
+        guards.push(MeterGuard::begin(&second, true, Time(0)));
+        assert!(
+            !respond_in_slot(guards.pop(), 1_000_000),
+            "the host's knee begins at 2, and two are in flight"
+        );
+        assert_eq!(second.reading().in_flight, 0);
+        assert!(respond_in_slot(guards.pop(), 2_000_000), "one is promised, one is there");
+        assert!(
+            !respond_in_slot(Some(MeterGuard::begin(&second, true, Time(2_000_000))), 2_500_000),
+            "and no more"
+        );
+        drop(guards);
         assert_eq!(host.reading().in_flight, 0);
         // Only the first server's requests bound the knee of the host.
-        let now = bounded(&one, || host.reading());
-        let all = fill(&other, now).len();
-        let mut held: Vec<MeterGuard> = (0..2).map(|_| MeterGuard::begin(&one, true, now)).collect();
-        held.extend(fill(&other, now));
-        assert_eq!(held.len(), all, "the limit is of the host");
-        for (side_car, own) in [(&one, "rif=2,".to_owned()), (&other, format!("rif={},", all - 2))] {
-            let refused = MeterGuard::begin(side_car, true, now);
-            let said = String::from_utf8_lossy(refused.rejection_header()).into_owned();
-            assert!(said.contains(&own) && said.contains("full=1"), "{said}");
+        let now = close_knee(&first, || host.reading());
+        let host_limit = fill(&second, now).len();
+        let mut guards: Vec<MeterGuard> = (0..2).map(|_| MeterGuard::begin(&first, true, now)).collect();
+        guards.extend(fill(&second, now));
+        assert_eq!(guards.len(), host_limit, "the limit is of the host");
+        for (side_car, in_flight_text) in
+            [(&first, "rif=2,".to_owned()), (&second, format!("rif={},", host_limit - 2))]
+        {
+            let rejected = MeterGuard::begin(side_car, true, now);
+            let header = String::from_utf8_lossy(rejected.rejection_header()).into_owned();
+            assert!(header.contains(&in_flight_text) && header.contains("full=1"), "{header}");
         }
-        let counts = [one.reading().in_flight, other.reading().in_flight, host.reading().in_flight];
-        assert_eq!(counts, [2, all as u32 - 2, all as u32]);
-        drop(held);
+        let in_flight_counts =
+            [first.reading().in_flight, second.reading().in_flight, host.reading().in_flight];
+        assert_eq!(in_flight_counts, [2, host_limit as u32 - 2, host_limit as u32]);
+        drop(guards);
         assert_eq!(host.reading().in_flight, 0);
     }
 }

@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    pub(crate) fn add(&self, more: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(amount), Relaxed);
     }
 
-    pub(crate) fn sub(&self, less: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_sub(less), Relaxed);
+    pub(crate) fn sub(&self, amount: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_sub(amount), Relaxed);
     }
 
     pub(crate) fn value(&self) -> u64 {
@@ -28,9 +28,9 @@ impl Counter {
 }
 
 /// The number of sub-buckets per octave, as a shift.
-const SUB: u32 = 3;
+const SUB_BUCKET_BITS: u32 = 3;
 /// The number of buckets: from 1.024 µs in steps of an eighth of an octave to 2^40 ns, 18 minutes.
-const BUCKETS: usize = (30 - SUB as usize + 1) << SUB;
+const BUCKETS: usize = (30 - SUB_BUCKET_BITS as usize + 1) << SUB_BUCKET_BITS;
 
 /// A log-linear histogram of latencies: each sample is known within 6 %. Allocated at the first sample: of a
 /// hundred thousand members, most have no samples on most cores.
@@ -48,8 +48,8 @@ impl Histogram {
     }
 
     /// Adds time to a sample that was already recorded: to the sum, without moving it to another bucket.
-    pub(crate) fn add_time(&self, more: Duration) {
-        self.sum.add(more.as_nanos() as u64);
+    pub(crate) fn add_time(&self, duration: Duration) {
+        self.sum.add(duration.as_nanos() as u64);
     }
 
     fn buckets(&self) -> &[Counter; BUCKETS] {
@@ -71,13 +71,13 @@ impl Histogram {
     }
 
     /// Adds the counts of another process.
-    pub(crate) fn add(&self, more: &HistogramSnapshot) {
-        for (place, count) in &more.counts {
-            if let Some(bucket) = self.buckets().get(*place) {
+    pub(crate) fn add(&self, snapshot: &HistogramSnapshot) {
+        for (index, count) in &snapshot.counts {
+            if let Some(bucket) = self.buckets().get(*index) {
                 bucket.add(*count);
             }
         }
-        self.sum.add(more.nanos);
+        self.sum.add(snapshot.nanos);
     }
 }
 
@@ -98,13 +98,13 @@ impl HistogramSnapshot {
     }
 
     /// Returns the difference to an earlier snapshot.
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        let less = |(place, count): (&usize, &u64)| {
-            let more = count.saturating_sub(before.counts.get(place).copied().unwrap_or_default());
-            (more > 0).then_some((*place, more))
+    pub(crate) fn since(&self, previous: &Self) -> Self {
+        let increase = |(index, count): (&usize, &u64)| {
+            let new_count = count.saturating_sub(previous.counts.get(index).copied().unwrap_or_default());
+            (new_count > 0).then_some((*index, new_count))
         };
-        let counts = self.counts.iter().filter_map(less).collect();
-        Self { nanos: self.nanos.saturating_sub(before.nanos), counts }
+        let counts = self.counts.iter().filter_map(increase).collect();
+        Self { nanos: self.nanos.saturating_sub(previous.nanos), counts }
     }
 }
 
@@ -127,17 +127,17 @@ impl LatencyByConcurrency {
     }
 
     /// Adds the counts of another process.
-    pub(crate) fn add(&self, more: &[[u64; 2]]) {
-        for ([requests, nanos], more) in self.counts().iter().zip(more) {
-            requests.add(more[0]);
-            nanos.add(more[1]);
+    pub(crate) fn add(&self, sums: &[[u64; 2]]) {
+        for ([requests, nanos], added) in self.counts().iter().zip(sums) {
+            requests.add(added[0]);
+            nanos.add(added[1]);
         }
     }
 
     /// Adds these counts to `into`.
-    pub(crate) fn sum(&self, into: &mut [[u64; 2]; CONCURRENCY_LEVELS]) {
+    pub(crate) fn sum(&self, sums: &mut [[u64; 2]; CONCURRENCY_LEVELS]) {
         let Some(counts) = self.0.get() else { return };
-        for (sum, [requests, nanos]) in into.iter_mut().zip(counts.iter()) {
+        for (sum, [requests, nanos]) in sums.iter_mut().zip(counts.iter()) {
             *sum = [sum[0].wrapping_add(requests.value()), sum[1].wrapping_add(nanos.value())];
         }
     }
@@ -146,20 +146,20 @@ impl LatencyByConcurrency {
 /// Returns the bucket of a latency in nanoseconds.
 fn bucket(nanos: u64) -> usize {
     let micros = nanos >> 10;
-    if micros < 1 << SUB {
+    if micros < 1 << SUB_BUCKET_BITS {
         return micros as usize;
     }
     let octave = 63 - micros.leading_zeros();
-    let sub = (micros >> (octave - SUB)) as usize & ((1 << SUB) - 1);
-    ((((octave - SUB + 1) as usize) << SUB) + sub).min(BUCKETS - 1)
+    let sub_bucket = (micros >> (octave - SUB_BUCKET_BITS)) as usize & ((1 << SUB_BUCKET_BITS) - 1);
+    ((((octave - SUB_BUCKET_BITS + 1) as usize) << SUB_BUCKET_BITS) + sub_bucket).min(BUCKETS - 1)
 }
 
 /// Returns the lower bound of a bucket, in nanoseconds.
 fn lower_bound(bucket: usize) -> u64 {
-    let (octave, sub) = (bucket >> SUB, (bucket & ((1 << SUB) - 1)) as u64);
+    let (octave, sub_bucket) = (bucket >> SUB_BUCKET_BITS, (bucket & ((1 << SUB_BUCKET_BITS) - 1)) as u64);
     match octave {
-        0 => sub << 10,
-        _ => ((1 << SUB) + sub) << (octave - 1) << 10,
+        0 => sub_bucket << 10,
+        _ => ((1 << SUB_BUCKET_BITS) + sub_bucket) << (octave - 1) << 10,
     }
 }
 
@@ -172,15 +172,15 @@ pub(crate) struct HistogramSum {
 
 impl HistogramSum {
     pub(crate) fn merge<'a>(histograms: impl Iterator<Item = &'a Histogram>) -> Self {
-        let mut merged = Self { counts: vec![0; BUCKETS], sum: 0 };
+        let mut total = Self { counts: vec![0; BUCKETS], sum: 0 };
         for histogram in histograms {
             let Some(buckets) = histogram.buckets.get() else { continue };
-            for (count, bucket) in merged.counts.iter_mut().zip(buckets.iter()) {
+            for (count, bucket) in total.counts.iter_mut().zip(buckets.iter()) {
                 *count += bucket.value();
             }
-            merged.sum = merged.sum.wrapping_add(histogram.sum.value());
+            total.sum = total.sum.wrapping_add(histogram.sum.value());
         }
-        merged
+        total
     }
 
     /// Returns the samples by bucket.
@@ -209,9 +209,9 @@ impl HistogramSum {
     fn quantile(&self, count: u64, share: f64) -> f64 {
         let rank = (count as f64 * share).ceil() as u64;
         let mut seen = 0;
-        for (index, here) in self.counts.iter().enumerate() {
-            seen += here;
-            if seen >= rank && *here > 0 {
+        for (index, bucket_count) in self.counts.iter().enumerate() {
+            seen += bucket_count;
+            if seen >= rank && *bucket_count > 0 {
                 return (lower_bound(index) + lower_bound(index + 1)) as f64 / 2e9;
             }
         }
@@ -222,7 +222,7 @@ impl HistogramSum {
     /// decides.
     pub(crate) fn below(&self, bounds: &[f64]) -> Vec<(f64, u64)> {
         let middles = Self::bucket_middles();
-        let below = |bound: f64| -> u64 {
+        let count_below = |bound: f64| -> u64 {
             self.counts
                 .iter()
                 .zip(&middles)
@@ -230,7 +230,7 @@ impl HistogramSum {
                 .map(|(count, _)| count)
                 .sum()
         };
-        bounds.iter().map(|bound| (*bound, below(*bound))).collect()
+        bounds.iter().map(|bound| (*bound, count_below(*bound))).collect()
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
         for index in 0..BUCKETS - 1 {
             assert_eq!(bucket(lower_bound(index)), index);
             assert_eq!(bucket(lower_bound(index + 1) - 1), index);
-            if index >= 1 << SUB {
+            if index >= 1 << SUB_BUCKET_BITS {
                 let (low, high) = (lower_bound(index) as f64, lower_bound(index + 1) as f64);
                 assert!((high - low) / 2.0 / low < 0.0626, "bucket {index}");
             }
@@ -257,36 +257,39 @@ mod tests {
         (1..=10_000).for_each(|micros| histogram.record(Duration::from_micros(micros)));
         let latency = HistogramSum::merge([&histogram].into_iter()).latency();
         assert_eq!(latency.count, 10_000);
-        for (found, truth) in
+        for (measured, expected) in
             [(latency.p50, 5e-3), (latency.p90, 9e-3), (latency.p99, 9.9e-3), (latency.p999, 9.99e-3)]
         {
-            assert!((found / truth - 1.0).abs() < 0.063, "{found} for {truth}");
+            assert!((measured / expected - 1.0).abs() < 0.063, "{measured} for {expected}");
         }
         assert!((latency.sum - 50.005).abs() < 1e-6);
     }
 
     #[test]
     fn what_another_process_counted_is_added() {
-        let (before, after) = (Histogram::default(), Histogram::default());
-        before.record(Duration::from_millis(3));
-        let first = HistogramSnapshot::merge([&before].into_iter());
-        before.record(Duration::from_millis(400));
-        let both = HistogramSnapshot::merge([&before].into_iter());
-        after.add(&first);
-        after.add(&both.since(&first));
-        assert_eq!(HistogramSnapshot::merge([&after].into_iter()), both);
+        let (old_process, new_process) = (Histogram::default(), Histogram::default());
+        old_process.record(Duration::from_millis(3));
+        let first_snapshot = HistogramSnapshot::merge([&old_process].into_iter());
+        old_process.record(Duration::from_millis(400));
+        let second_snapshot = HistogramSnapshot::merge([&old_process].into_iter());
+        new_process.add(&first_snapshot);
+        new_process.add(&second_snapshot.since(&first_snapshot));
+        assert_eq!(HistogramSnapshot::merge([&new_process].into_iter()), second_snapshot);
         // Written by a version with other buckets.
         let text = "{\"nanos\": 5, \"counts\": {\"99999\": 1}}";
-        after.add(&serde_json::from_str(text).unwrap());
-        assert_eq!(HistogramSum::merge([&after].into_iter()).latency().count, 2);
+        new_process.add(&serde_json::from_str(text).unwrap());
+        assert_eq!(HistogramSum::merge([&new_process].into_iter()).latency().count, 2);
     }
 
     #[test]
     fn cumulative_counts_grow_to_the_total() {
         let histogram = Histogram::default();
         (1..=100).for_each(|millis| histogram.record(Duration::from_millis(millis)));
-        let below = HistogramSum::merge([&histogram].into_iter()).below(&[0.01, 0.05, f64::INFINITY]);
-        assert!((8..=12).contains(&below[0].1) && (46..=54).contains(&below[1].1), "{below:?}");
-        assert_eq!(below[2].1, 100);
+        let cumulative = HistogramSum::merge([&histogram].into_iter()).below(&[0.01, 0.05, f64::INFINITY]);
+        assert!(
+            (8..=12).contains(&cumulative[0].1) && (46..=54).contains(&cumulative[1].1),
+            "{cumulative:?}"
+        );
+        assert_eq!(cumulative[2].1, 100);
     }
 }

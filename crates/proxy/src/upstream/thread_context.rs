@@ -29,8 +29,8 @@ use crate::upstream::trace::Tracer;
 /// a send.
 pub(crate) const BUFFER: usize = 128 * 1024;
 /// The number of vectors kept for reuse, and the maximum size of each.
-const SPARE: usize = 256;
-const SPARE_BYTES: usize = 16 * 1024;
+const MAX_SPARE_VECTORS: usize = 256;
+const MAX_SPARE_CAPACITY: usize = 16 * 1024;
 
 /// Longer than a request travels from anywhere on earth.
 pub(crate) const GOODBYE_GRACE: Duration = Duration::from_secs(1);
@@ -55,9 +55,9 @@ pub(crate) struct ThreadContext {
     pub(crate) pipes: PipePool,
     buffer: RefCell<Box<[u8]>>,
     scratch: RefCell<Vec<u8>>,
-    spare: RefCell<Vec<Vec<u8>>>,
+    spare_vectors: RefCell<Vec<Vec<u8>>>,
     /// The marks of the head that is being read.
-    pub(crate) marks: RefCell<MarkedFields>,
+    pub(crate) marked_fields: RefCell<MarkedFields>,
     random_state: Cell<u64>,
     pools: RefCell<BTreeMap<Arc<str>, Rc<GroupPool>>>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct ThreadContext {
 impl ThreadContext {
     /// # Errors
     /// The system has no more descriptors.
-    pub(crate) fn new(index: usize, clock: Clock, census: Arc<ResourceLimits>) -> io::Result<Rc<Self>> {
+    pub(crate) fn new(index: usize, clock: Clock, limits: Arc<ResourceLimits>) -> io::Result<Rc<Self>> {
         // The system seeds the standard library's hasher: random enough for a start value.
         let seed = std::hash::RandomState::new().build_hasher().finish();
         Ok(Rc::new(Self {
@@ -76,15 +76,15 @@ impl ThreadContext {
             sessions: LocalExecutor::new()?,
             stopping: Cell::new(false),
             idle_grace: Cell::new(GOODBYE_GRACE),
-            limits: census,
+            limits,
             access_log: AccessLogger::default(),
             tracer: Tracer::default(),
             is_recording: Cell::new(false),
             pipes: PipePool::default(),
             buffer: RefCell::new(vec![0; BUFFER].into_boxed_slice()),
             scratch: RefCell::default(),
-            spare: RefCell::default(),
-            marks: RefCell::default(),
+            spare_vectors: RefCell::default(),
+            marked_fields: RefCell::default(),
             random_state: Cell::new(seed),
             pools: RefCell::default(),
         }))
@@ -114,28 +114,28 @@ impl ThreadContext {
     }
 
     /// Lends the read buffer and an empty vector. `work` must not call this again.
-    pub(crate) fn with_buffers<R>(&self, work: impl FnOnce(&mut [u8], &mut Vec<u8>) -> R) -> R {
+    pub(crate) fn with_buffers<R>(&self, action: impl FnOnce(&mut [u8], &mut Vec<u8>) -> R) -> R {
         let mut scratch = self.scratch.borrow_mut();
         scratch.clear();
-        work(&mut self.buffer.borrow_mut(), &mut scratch)
+        action(&mut self.buffer.borrow_mut(), &mut scratch)
     }
 
     /// Returns an empty vector, which may have been used before.
     pub(crate) fn take_vector(&self) -> Vec<u8> {
-        self.spare.borrow_mut().pop().unwrap_or_default()
+        self.spare_vectors.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Takes a vector back for reuse.
     pub(crate) fn recycle(&self, mut vector: Vec<u8>) {
-        let mut spare = self.spare.borrow_mut();
-        if spare.len() < SPARE && (1..=SPARE_BYTES).contains(&vector.capacity()) {
+        let mut spare_vectors = self.spare_vectors.borrow_mut();
+        if spare_vectors.len() < MAX_SPARE_VECTORS && (1..=MAX_SPARE_CAPACITY).contains(&vector.capacity()) {
             vector.clear();
-            spare.push(vector);
+            spare_vectors.push(vector);
         }
     }
 
     /// Awaits `future`; `None` if it takes longer than `span`.
-    pub(crate) async fn within<T>(&self, span: Duration, future: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         let mut timer = None;
         poll_fn(|cx| {
@@ -144,7 +144,7 @@ impl ThreadContext {
             }
             let timer = timer.get_or_insert_with(|| {
                 let timer = self.wheel.timer(cx.waker());
-                timer.set(self.tick() + span);
+                timer.set(self.tick() + limit);
                 timer
             });
             if timer.fired() { Poll::Ready(None) } else { Poll::Pending }
@@ -154,9 +154,9 @@ impl ThreadContext {
 
     /// Returns 64 random bits (splitmix64, Steele, Lea and Flood 2014).
     pub(crate) fn random_bits(&self) -> u64 {
-        let next = self.random_state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.random_state.set(next);
-        let mixed = (next ^ next >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let state = self.random_state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random_state.set(state);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31
     }
@@ -178,11 +178,11 @@ impl ThreadContext {
     /// alive.
     pub(crate) fn retain_pools(&self, keep: impl Fn(&str) -> bool) {
         self.pools.borrow_mut().retain(|name, pool| {
-            let keep = keep(name);
-            if !keep {
+            let kept = keep(name);
+            if !kept {
                 pool.close();
             }
-            keep
+            kept
         });
     }
 
@@ -192,11 +192,11 @@ impl ThreadContext {
     /// # Errors
     /// `EMFILE`: connections use all the descriptors that they may.
     pub(crate) fn descriptor(&self) -> io::Result<DescriptorPermit> {
-        let taken = self.limits.descriptor().or_else(|| {
+        let permit = self.limits.descriptor().or_else(|| {
             self.pools.borrow().values().for_each(|pool| pool.close_idle());
             self.limits.descriptor()
         });
-        taken.ok_or_else(|| Errno::MFILE.into())
+        permit.ok_or_else(|| Errno::MFILE.into())
     }
 
     pub(crate) fn sweep(&self) {

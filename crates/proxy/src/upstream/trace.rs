@@ -109,18 +109,18 @@ pub struct FinishedTrace {
     status: u16,
     reason: Option<&'static str>,
     attempts: Vec<RequestAttempt>,
-    begun: Time,
-    ended: Time,
+    started_at: Time,
+    ended_at: Time,
     /// The time of the end, in nanoseconds since 1970.
     unix_nanos: u64,
 }
 
 impl Tracer {
-    pub(crate) fn connect(&self, out: Option<TraceSender>) {
+    pub(crate) fn connect(&self, sender: Option<TraceSender>) {
         self.flush();
-        self.is_enabled.set(out.is_some());
-        self.sample.set(out.as_ref().map_or(0, |out| out.sample));
-        *self.sender.borrow_mut() = out;
+        self.is_enabled.set(sender.is_some());
+        self.sample.set(sender.as_ref().map_or(0, |sender| sender.sample));
+        *self.sender.borrow_mut() = sender;
     }
 
     /// Returns `true` if tracing is enabled.
@@ -143,7 +143,7 @@ impl Tracer {
             Some(parent) => parent.sampled,
             None => match self.sample.get() {
                 0 => false,
-                most => core.random_bits() <= most,
+                threshold => core.random_bits() <= threshold,
             },
         };
         if context.is_some() && !sampled {
@@ -152,7 +152,7 @@ impl Tracer {
         let trace = context.map_or_else(|| trace_id(core), |parent| parent.trace);
         let span = span_id(core);
         let state = if context.is_some() { trace_context::state_in_head(head) } else { String::new() };
-        let at =
+        let parent_offset =
             trace_context::replace_parent(head, &TraceParent { trace, span, sampled }, context.is_some());
         let parent = context.map(|parent| parent.span);
         sampled.then(|| RequestTrace {
@@ -160,18 +160,18 @@ impl Tracer {
             parent,
             state,
             span,
-            parent_offset: at,
+            parent_offset,
             request: RequestAttributes::default(),
         })
     }
 
     /// Adds a request that has ended.
-    pub(crate) fn end(&self, core: &ThreadContext, traced: FinishedTrace) {
+    pub(crate) fn end(&self, core: &ThreadContext, finished: FinishedTrace) {
         let mut batch = self.batch.borrow_mut();
-        batch.push(traced);
-        let full = batch.len() >= BATCH;
+        batch.push(finished);
+        let batch_is_full = batch.len() >= BATCH;
         drop(batch);
-        if full {
+        if batch_is_full {
             core.tracer.flush();
         }
     }
@@ -182,12 +182,12 @@ impl Tracer {
         if batch.is_empty() {
             return;
         }
-        if let Some(out) = &*self.sender.borrow()
+        if let Some(sender) = &*self.sender.borrow()
             && let Err(mpsc::error::TrySendError::Full(batch) | mpsc::error::TrySendError::Closed(batch)) =
-                out.batches.try_send(batch)
+                sender.batches.try_send(batch)
         {
-            let spans: usize = batch.iter().map(|traced| 1 + traced.attempts.len()).sum();
-            out.dropped.fetch_add(spans as u64, Relaxed);
+            let spans: usize = batch.iter().map(|trace| 1 + trace.attempts.len()).sum();
+            sender.dropped.fetch_add(spans as u64, Relaxed);
         }
     }
 }
@@ -196,13 +196,13 @@ impl RequestTrace {
     /// Returns the trace with the data of this request.
     pub(crate) fn with_request(self, request: &RequestHead<'_, '_>) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let asked = RequestAttributes {
+        let attributes = RequestAttributes {
             method: text(request.method_name),
             path: text(request.target.split(|byte| *byte == b'?').next().unwrap_or_default()),
             host: text(request.host),
             agent: text(request.field("user-agent").unwrap_or_default()),
         };
-        Self { request: asked, ..self }
+        Self { request: attributes, ..self }
     }
 
     /// Begins a span for a member that is about to get this head.
@@ -220,31 +220,31 @@ impl RequestTrace {
     /// Ends the trace.
     pub(crate) fn end(
         self,
-        side: &ConnectionAttributes<'_>,
+        connection: &ConnectionAttributes<'_>,
         outcome: &RequestOutcome,
-        tries: Vec<RequestAttempt>,
-        begun: Time,
+        attempts: Vec<RequestAttempt>,
+        started_at: Time,
         now: Time,
     ) -> FinishedTrace {
-        let Self { trace, parent, state, span, request: asked, .. } = self;
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let Self { trace, parent, state, span, request: attributes, .. } = self;
+        let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         FinishedTrace {
             trace,
             parent,
             state,
             span,
-            request: asked,
-            client: side.client.to_owned(),
-            group: side.group.to_owned(),
-            scheme: side.scheme,
-            version: side.version,
-            call: side.call,
+            request: attributes,
+            client: connection.client.to_owned(),
+            group: connection.group.to_owned(),
+            scheme: connection.scheme,
+            version: connection.version,
+            call: connection.call,
             status: outcome.status,
             reason: outcome.reason,
-            attempts: tries,
-            begun,
-            ended: now,
-            unix_nanos: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
+            attempts,
+            started_at,
+            ended_at: now,
+            unix_nanos: u64::try_from(unix_time.as_nanos()).unwrap_or(u64::MAX),
         }
     }
 }

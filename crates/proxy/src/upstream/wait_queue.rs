@@ -29,7 +29,7 @@ pub(crate) struct GroupWaitQueue {
     /// shows both.
     waiting: AtomicU64,
     /// Notified when a member may have fallen below its limit.
-    freed: Notify,
+    slot_freed: Notify,
     admission_line: Mutex<WaitQueues<Waker>>,
     /// The highest urgency in the line, as given by [`WaitQueues::first`]; [`NO_URGENCY`] if the line is
     /// empty.
@@ -51,7 +51,7 @@ impl Default for GroupWaitQueue {
     fn default() -> Self {
         Self {
             waiting: AtomicU64::new(0),
-            freed: Notify::new(),
+            slot_freed: Notify::new(),
             admission_line: Mutex::default(),
             top_urgency: AtomicU8::new(NO_URGENCY),
         }
@@ -100,19 +100,19 @@ impl GroupWaitQueue {
     #[cold]
     pub(crate) fn wake_queue(&self) {
         if self.queued() > 0 {
-            self.freed.notify_one();
+            self.slot_freed.notify_one();
         }
     }
 
     /// Wakes all tasks of the queue and one of the line, as everything may have changed.
     pub(crate) fn wake_all(&self) {
-        self.freed.notify_waiters();
+        self.slot_freed.notify_waiters();
         self.wake_line();
     }
 
     /// Returns a place in the queue, unless `most` are taken.
-    pub(crate) fn enter_queue(&self, most: usize) -> Option<QueueTicket<'_>> {
-        if (self.waiting.fetch_add(1, Relaxed) as u32) as usize >= most {
+    pub(crate) fn enter_queue(&self, max_queued: usize) -> Option<QueueTicket<'_>> {
+        if (self.waiting.fetch_add(1, Relaxed) as u32) as usize >= max_queued {
             self.waiting.fetch_sub(1, Relaxed);
             return None;
         }
@@ -126,12 +126,12 @@ impl GroupWaitQueue {
         core: &'a ThreadContext,
         waker: &Waker,
         urgency: Urgency,
-        pace: DrainRate,
+        drain_rate: DrainRate,
         since: Time,
     ) -> Option<AdmissionTicket<'a>> {
         let ticket = {
             let mut line = lock(&self.admission_line);
-            let ticket = line.enter(urgency, waker.clone(), pace, since, core.now());
+            let ticket = line.enter(urgency, waker.clone(), drain_rate, since, core.now());
             self.update_top_urgency(&line);
             ticket?
         };
@@ -144,8 +144,8 @@ impl GroupWaitQueue {
     fn wake_line(&self) {
         if self.waiting.load(Relaxed) >= ONE_IN_LINE {
             // Not woken under the lock.
-            let next = lock(&self.admission_line).call().cloned();
-            next.iter().for_each(Waker::wake_by_ref);
+            let waker = lock(&self.admission_line).call().cloned();
+            waker.iter().for_each(Waker::wake_by_ref);
         }
     }
 
@@ -166,14 +166,14 @@ impl GroupWaitQueue {
     /// Wakes the tasks of the line that have waited long enough, so that they leave.
     fn wake_expired(&self, now: Time) {
         loop {
-            let gone = {
+            let expired = {
                 let mut line = lock(&self.admission_line);
-                let gone = line.expire_next(now);
+                let expired = line.expire_next(now);
                 self.update_top_urgency(&line);
-                gone
+                expired
             };
-            let Some(gone) = gone else { return };
-            gone.wake();
+            let Some(waker) = expired else { return };
+            waker.wake();
         }
     }
 
@@ -185,8 +185,8 @@ impl GroupWaitQueue {
 
 impl<'a> QueueTicket<'a> {
     /// Completes when a member may have fallen below its limit.
-    pub(crate) fn freed(&self) -> Notified<'a> {
-        self.0.freed.notified()
+    pub(crate) fn slot_freed(&self) -> Notified<'a> {
+        self.0.slot_freed.notified()
     }
 }
 
@@ -194,7 +194,7 @@ impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
         // A task that leaves without a member passes on its notification, if it had one.
         if self.0.waiting.fetch_sub(1, Relaxed) as u32 > 1 {
-            self.0.freed.notify_one();
+            self.0.slot_freed.notify_one();
         }
     }
 }
@@ -224,16 +224,16 @@ impl AdmissionTicket<'_> {
 impl Drop for AdmissionTicket<'_> {
     fn drop(&mut self) {
         let now = self.core.now();
-        let called = {
+        let was_called = {
             let mut line = lock(&self.queue.admission_line);
-            let called = line.leave(self.ticket, self.served, now);
+            let was_called = line.leave(self.ticket, self.served, now);
             self.queue.update_top_urgency(&line);
-            called
+            was_called
         };
         self.queue.waiting.fetch_sub(ONE_IN_LINE, Relaxed);
         self.queue.wake_expired(now);
         // If one found room there may be more; an unused notification passes to another task.
-        if called || self.served {
+        if was_called || self.served {
             self.queue.wake_line();
         }
     }
@@ -265,139 +265,145 @@ mod tests {
         }
     }
 
-    fn bell() -> (Arc<WakeCounter>, Waker) {
-        let bell = Arc::new(WakeCounter::default());
-        (Arc::clone(&bell), Waker::from(bell))
+    fn counting_waker() -> (Arc<WakeCounter>, Waker) {
+        let counter = Arc::new(WakeCounter::default());
+        (Arc::clone(&counter), Waker::from(counter))
     }
 
-    fn rung(bells: &[(Arc<WakeCounter>, Waker)]) -> Vec<usize> {
-        bells.iter().map(|(bell, _)| bell.0.load(Relaxed)).collect()
+    fn wake_counts(wakers: &[(Arc<WakeCounter>, Waker)]) -> Vec<usize> {
+        wakers.iter().map(|(counter, _)| counter.0.load(Relaxed)).collect()
     }
 
-    const PACE: DrainRate =
+    const DRAIN_RATE: DrainRate =
         DrainRate { sojourn: Duration::from_millis(20), in_flight: 16, wait: Duration::from_secs(1) };
 
     #[test]
     fn each_place_that_comes_free_wakes_one() {
         run(|core| async move {
-            let room = GroupWaitQueue::default();
-            assert!(room.is_empty());
-            let bells: Vec<_> = (0..4).map(|_| bell()).collect();
-            let enter = |place: usize| {
-                room.line(&core, &bells[place].1, Urgency::default(), PACE, core.now()).expect("a place")
+            let queue = GroupWaitQueue::default();
+            assert!(queue.is_empty());
+            let wakers: Vec<_> = (0..4).map(|_| counting_waker()).collect();
+            let enter = |index: usize| {
+                queue
+                    .line(&core, &wakers[index].1, Urgency::default(), DRAIN_RATE, core.now())
+                    .expect("a place")
             };
             let (first, second, third, fourth) = (enter(0), enter(1), enter(2), enter(3));
-            assert_eq!((room.waiting(), room.queued(), rung(&bells)), (4, 0, vec![0; 4]));
-            room.wake_one();
-            room.wake_one();
-            assert_eq!(rung(&bells), [1, 1, 0, 0], "in the order in which they came");
+            assert_eq!((queue.waiting(), queue.queued(), wake_counts(&wakers)), (4, 0, vec![0; 4]));
+            queue.wake_one();
+            queue.wake_one();
+            assert_eq!(wake_counts(&wakers), [1, 1, 0, 0], "in the order in which they came");
             assert_eq!(
                 (first.turn(), first.turn(), third.turn()),
                 (WaitVerdict::TryAgain, WaitVerdict::Wait, WaitVerdict::Wait)
             );
             // It leaves without having tried, so that the next is notified: the first again, which has tried.
             drop(second);
-            assert_eq!(rung(&bells), [2, 1, 0, 0]);
+            assert_eq!(wake_counts(&wakers), [2, 1, 0, 0]);
             // If one found room there may be more.
             assert_eq!(first.turn(), WaitVerdict::TryAgain);
             first.mark_served();
-            assert_eq!(rung(&bells), [2, 1, 1, 0]);
+            assert_eq!(wake_counts(&wakers), [2, 1, 1, 0]);
             assert_eq!(third.turn(), WaitVerdict::TryAgain);
             drop(third);
-            assert_eq!(rung(&bells), [2, 1, 1, 0], "what was looked at in vain is nobody's");
+            assert_eq!(wake_counts(&wakers), [2, 1, 1, 0], "what was looked at in vain is nobody's");
             drop(fourth);
-            assert!(room.is_empty());
-            room.wake_one();
+            assert!(queue.is_empty());
+            queue.wake_one();
         });
     }
 
     #[test]
     fn the_most_urgent_is_woken_first_and_nobody_else_is_before_it() {
         run(|core| async move {
-            let room = GroupWaitQueue::default();
-            let bells: Vec<_> = (0..3).map(|_| bell()).collect();
-            let enter = |place: usize, urgency: u8| {
+            let queue = GroupWaitQueue::default();
+            let wakers: Vec<_> = (0..3).map(|_| counting_waker()).collect();
+            let enter = |index: usize, urgency: u8| {
                 let urgency = Urgency::new(urgency).expect("0 to 7");
-                room.line(&core, &bells[place].1, urgency, PACE, core.now()).expect("a place")
+                queue.line(&core, &wakers[index].1, urgency, DRAIN_RATE, core.now()).expect("a place")
             };
-            let usual = Urgency::default();
+            let default_urgency = Urgency::default();
             let first = enter(0, 3);
-            assert!(!room.has_urgent() && !room.is_outranked(usual), "all are alike so far");
+            assert!(!queue.has_urgent() && !queue.is_outranked(default_urgency), "all are alike so far");
             let urgent = enter(1, 1);
-            assert!(room.has_urgent() && room.is_outranked(usual));
+            assert!(queue.has_urgent() && queue.is_outranked(default_urgency));
             let last = enter(2, 5);
-            room.wake_one();
-            assert_eq!(rung(&bells), [0, 1, 0]);
+            queue.wake_one();
+            assert_eq!(wake_counts(&wakers), [0, 1, 0]);
             assert_eq!(urgent.turn(), WaitVerdict::TryAgain);
             urgent.mark_served();
-            assert_eq!((rung(&bells), room.is_outranked(usual)), (vec![1, 1, 0], false));
-            assert!(room.has_urgent() && room.is_outranked(Urgency::new(4).expect("0 to 7")));
+            assert_eq!((wake_counts(&wakers), queue.is_outranked(default_urgency)), (vec![1, 1, 0], false));
+            assert!(queue.has_urgent() && queue.is_outranked(Urgency::new(4).expect("0 to 7")));
             first.mark_served();
-            assert_eq!(rung(&bells), [1, 1, 1]);
+            assert_eq!(wake_counts(&wakers), [1, 1, 1]);
             drop(last);
-            assert!(room.is_empty() && !room.has_urgent());
+            assert!(queue.is_empty() && !queue.has_urgent());
         });
     }
 
     #[test]
     fn in_overload_the_last_to_come_is_woken_first_and_the_oldest_refused() {
-        let _held = held::hold();
+        let _clock = held::hold();
         run(|core| async move {
-            let room = GroupWaitQueue::default();
+            let queue = GroupWaitQueue::default();
             let enter = |waker: &Waker| {
-                room.line(&core, waker, Urgency::default(), PACE, core.now()).expect("a place in the queue")
+                queue
+                    .line(&core, waker, Urgency::default(), DRAIN_RATE, core.now())
+                    .expect("a place in the queue")
             };
             // The queue is never empty for long enough, and none is served.
-            let mut last = enter(Waker::noop());
-            while !lock(&room.admission_line).is_standing(Urgency::default()) {
+            let mut ticket = enter(Waker::noop());
+            while !lock(&queue.admission_line).is_standing(Urgency::default()) {
                 held::advance(Duration::from_millis(1));
                 core.tick();
-                let next = enter(Waker::noop());
-                last = next;
+                let next_ticket = enter(Waker::noop());
+                ticket = next_ticket;
             }
-            drop(last);
-            let bells: Vec<_> = (0..2).map(|_| bell()).collect();
-            let (first, second) = (enter(&bells[0].1), enter(&bells[1].1));
-            room.wake_one();
+            drop(ticket);
+            let wakers: Vec<_> = (0..2).map(|_| counting_waker()).collect();
+            let (first, second) = (enter(&wakers[0].1), enter(&wakers[1].1));
+            queue.wake_one();
             assert_eq!(
-                (rung(&bells), second.turn(), first.turn()),
+                (wake_counts(&wakers), second.turn(), first.turn()),
                 (vec![0, 1], WaitVerdict::TryAgain, WaitVerdict::Wait)
             );
-            assert!(!room.is_starved(core.now()));
+            assert!(!queue.is_starved(core.now()));
             held::advance(Duration::from_millis(25));
             core.tick();
             drop(second);
             assert_eq!(
-                (rung(&bells), first.turn()),
+                (wake_counts(&wakers), first.turn()),
                 (vec![1, 1], WaitVerdict::GiveUp),
                 "no time to wait longer"
             );
             drop(first);
-            assert!(room.is_empty());
+            assert!(queue.is_empty());
         });
     }
 
     #[test]
     fn where_none_is_served_one_is_woken_to_insist() {
-        let _held = held::hold();
+        let _clock = held::hold();
         run(|core| async move {
-            let room = GroupWaitQueue::default();
-            let bells: Vec<_> = (0..2).map(|_| bell()).collect();
-            let waiting: Vec<_> = bells
+            let queue = GroupWaitQueue::default();
+            let wakers: Vec<_> = (0..2).map(|_| counting_waker()).collect();
+            let tickets: Vec<_> = wakers
                 .iter()
-                .map(|bell| room.line(&core, &bell.1, Urgency::default(), PACE, core.now()).expect("a place"))
+                .map(|waker| {
+                    queue.line(&core, &waker.1, Urgency::default(), DRAIN_RATE, core.now()).expect("a place")
+                })
                 .collect();
             held::advance(Duration::from_millis(99));
             core.tick();
-            room.wake_starved(core.now());
-            assert_eq!(rung(&bells), [0, 0]);
+            queue.wake_starved(core.now());
+            assert_eq!(wake_counts(&wakers), [0, 0]);
             held::advance(Duration::from_millis(1));
             core.tick();
-            room.wake_starved(core.now());
-            assert_eq!((rung(&bells), room.is_starved(core.now())), (vec![1, 0], true));
-            let mut waiting = waiting.into_iter();
-            waiting.next().expect("the first").mark_served();
-            assert!(!room.is_starved(core.now()), "the next one has to wait as long");
+            queue.wake_starved(core.now());
+            assert_eq!((wake_counts(&wakers), queue.is_starved(core.now())), (vec![1, 0], true));
+            let mut tickets = tickets.into_iter();
+            tickets.next().expect("the first").mark_served();
+            assert!(!queue.is_starved(core.now()), "the next one has to wait as long");
         });
     }
 }

@@ -33,11 +33,11 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 static NEXT_WARNING: AtomicU64 = AtomicU64::new(0);
 
 /// Accepts connections until the listener is closed, then those that already wait.
-pub(crate) async fn accept(core: Rc<ThreadContext>, listener: Rc<Listener>, entrance: ListenSocket) {
+pub(crate) async fn accept(core: Rc<ThreadContext>, listener: Rc<Listener>, listen_socket: ListenSocket) {
     loop {
         tokio::select! {
             biased;
-            accepted = poll_fn(|cx| entrance.poll_accept(cx)) => match accepted {
+            accepted = poll_fn(|cx| listen_socket.poll_accept(cx)) => match accepted {
                 Ok((socket, client)) => admit(&core, &listener, socket, client),
                 Err(error) if is_out_of_resources(&error) => {
                     if is_warning_due(&NEXT_WARNING, core.tick()) {
@@ -58,7 +58,7 @@ pub(crate) async fn accept(core: Rc<ThreadContext>, listener: Rc<Listener>, entr
         return;
     }
     // Closing the socket would reset connections that the kernel has already accepted.
-    while let Some(accepted) = entrance.accept() {
+    while let Some(accepted) = listen_socket.accept() {
         match accepted {
             Ok((socket, client)) => admit(&core, &listener, socket, client),
             // The client gave up while it waited.
@@ -70,49 +70,51 @@ pub(crate) async fn accept(core: Rc<ThreadContext>, listener: Rc<Listener>, entr
 
 /// Returns `true` if the next warning is due. Of several concurrent callers, only one gets `true`.
 #[cold]
-fn is_warning_due(next: &AtomicU64, now: Time) -> bool {
-    let due = next.load(Relaxed);
-    due <= now.0 && next.compare_exchange(due, (now + WARNING_INTERVAL).0, Relaxed, Relaxed).is_ok()
+fn is_warning_due(next_warning: &AtomicU64, now: Time) -> bool {
+    let due_at = next_warning.load(Relaxed);
+    due_at <= now.0
+        && next_warning.compare_exchange(due_at, (now + WARNING_INTERVAL).0, Relaxed, Relaxed).is_ok()
 }
 
 fn admit(core: &Rc<ThreadContext>, listener: &Rc<Listener>, stream: ReactorSocket, client: SocketAddr) {
-    let Some(visit) = ConnectionGuard::enter(core, listener) else { return };
+    let Some(guard) = ConnectionGuard::enter(core, listener) else { return };
     stream.hurry();
     let settings = listener.settings();
     // The group whose members will be used may not be known yet. A system call costs less than looking
     // through all groups.
-    let told = listener.has_alternates() || listener.view().published.settings.send_proxy.is_some();
-    let local = match told {
+    let needs_local_address =
+        listener.has_alternates() || listener.view().published.settings.send_proxy.is_some();
+    let local = match needs_local_address {
         true => stream.local_addr().unwrap_or(listener.shared.address),
         false => listener.shared.address,
     };
     let peer = PeerAddresses { client, local };
     if !settings.accept_proxy && settings.tls.is_none() {
-        return serve_protocol(core, listener, visit, stream, peer, Vec::new());
+        return serve_protocol(core, listener, guard, stream, peer, Vec::new());
     }
     let (core, listener) = (Rc::clone(core), Rc::clone(listener));
     tokio::task::spawn_local(async move {
         let (mut stream, mut peer, mut unread) = (stream, peer, Vec::new());
         if settings.accept_proxy {
             match proxy_header::read_header(&core, &listener, &mut stream, peer).await {
-                Some(read) => (peer, unread) = read,
+                Some(header) => (peer, unread) = header,
                 None => return,
             }
         }
         let Some(tls) = &settings.tls else {
-            return serve_protocol(&core, &listener, visit, stream, peer, unread);
+            return serve_protocol(&core, &listener, guard, stream, peer, unread);
         };
         if let Some(stream) =
             tls_handshake::handshake_with_client(&core, &listener, stream, tls, &unread).await
         {
-            let asked = stream.server_name().and_then(|name| tls.group(name));
-            let listener = asked.and_then(|group| listener.alternate(group)).unwrap_or(listener);
-            let second = stream.alpn_protocol() == Some(tls::H2_ALPN);
+            let group = stream.server_name().and_then(|name| tls.group(name));
+            let listener = group.and_then(|group| listener.alternate(group)).unwrap_or(listener);
+            let is_http2 = stream.alpn_protocol() == Some(tls::H2_ALPN);
             let stream = PeerConnection::Other(Box::new(stream));
-            if second && listener.settings().protocol == Protocol::Http {
-                return http2::serve_connection(core, listener, stream, peer, Vec::new(), Some(visit));
+            if is_http2 && listener.settings().protocol == Protocol::Http {
+                return http2::serve_connection(core, listener, stream, peer, Vec::new(), Some(guard));
             }
-            serve_stream(&core, &listener, visit, stream, peer, Vec::new());
+            serve_stream(&core, &listener, guard, stream, peer, Vec::new());
         }
     });
 }
@@ -121,26 +123,26 @@ fn admit(core: &Rc<ThreadContext>, listener: &Rc<Listener>, stream: ReactorSocke
 fn serve_protocol(
     core: &Rc<ThreadContext>,
     listener: &Rc<Listener>,
-    visit: ConnectionGuard,
+    guard: ConnectionGuard,
     stream: ReactorSocket,
     peer: PeerAddresses,
     unread: Vec<u8>,
 ) {
     match listener.settings().protocol {
         Protocol::Http | Protocol::Tcp | Protocol::Xds => {
-            serve_stream(core, listener, visit, PeerConnection::Plain(stream), peer, unread)
+            serve_stream(core, listener, guard, PeerConnection::Plain(stream), peer, unread)
         }
         Protocol::Iiop => {
             let (core, listener) = (Rc::clone(core), Rc::clone(listener));
             tokio::task::spawn_local(async move {
-                let _visit = visit;
+                let _guard = guard;
                 iiop::serve(core, listener, stream, peer, unread).await;
             });
         }
         Protocol::DnsStream => {
             let (core, listener) = (Rc::clone(core), Rc::clone(listener));
             tokio::task::spawn_local(async move {
-                let _visit = visit;
+                let _guard = guard;
                 dns::serve_tcp(core, listener, stream, peer, unread).await;
             });
         }
@@ -153,7 +155,7 @@ fn serve_protocol(
 fn serve_stream(
     core: &Rc<ThreadContext>,
     listener: &Rc<Listener>,
-    visit: ConnectionGuard,
+    guard: ConnectionGuard,
     stream: PeerConnection,
     peer: PeerAddresses,
     unread: Vec<u8>,
@@ -163,16 +165,16 @@ fn serve_stream(
     if protocol == Protocol::Xds {
         // Few and long-lived: boxed, so that they do not enlarge the tasks of other protocols.
         tokio::task::spawn_local(Box::pin(async move {
-            let _visit = visit;
+            let _guard = guard;
             xds::serve(core, listener, stream, peer, unread).await;
         }));
     } else if protocol == Protocol::Http {
         // The `http` module yields to other tasks itself, at suitable points.
-        let (sessions, bond) = (Rc::clone(&core.sessions), http::new_binding(&listener));
-        sessions.spawn(http::serve(core, listener, (stream, peer, unread), bond, None, Some(visit)));
+        let (sessions, binding) = (Rc::clone(&core.sessions), http::new_binding(&listener));
+        sessions.spawn(http::serve(core, listener, (stream, peer, unread), binding, None, Some(guard)));
     } else {
         tokio::task::spawn_local(async move {
-            let _visit = visit;
+            let _guard = guard;
             tcp::serve(core, listener, stream, peer, unread).await;
         });
     }
@@ -184,10 +186,10 @@ mod tests {
 
     #[test]
     fn that_there_are_no_files_is_told_once_a_second() {
-        let next = AtomicU64::new(0);
-        let at = |millis: u64| is_warning_due(&next, Time(millis * 1_000_000));
+        let next_warning = AtomicU64::new(0);
+        let is_due = |millis: u64| is_warning_due(&next_warning, Time(millis * 1_000_000));
         assert_eq!(
-            [5, 5, 900, 1004, 1005, 1006, 2005].map(at),
+            [5, 5, 900, 1004, 1005, 1006, 2005].map(is_due),
             [true, false, false, false, true, false, true]
         );
     }

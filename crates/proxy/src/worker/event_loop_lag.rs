@@ -16,7 +16,7 @@ use crate::worker::{WorkerCommand, WorkerHandle};
 #[derive(Debug)]
 pub(crate) struct LagMeter {
     /// For each worker the time of its unanswered query, in nanoseconds; 0 for none.
-    queried: Vec<AtomicU64>,
+    queried_at: Vec<AtomicU64>,
     /// The longest delay since the last sample, in nanoseconds.
     longest: AtomicU64,
 }
@@ -24,23 +24,23 @@ pub(crate) struct LagMeter {
 impl LagMeter {
     /// Creates a meter for this number of workers.
     pub(crate) fn new(workers: usize) -> Arc<Self> {
-        let asked = (0..workers).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { queried: asked, longest: AtomicU64::new(0) })
+        let queried_at = (0..workers).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { queried_at, longest: AtomicU64::new(0) })
     }
 
     /// Returns the longest delay since the last sample, and queries all workers again. This sample was
     /// planned for `due`.
-    pub(crate) fn sample(self: &Arc<Self>, workers: &[WorkerHandle], due: Time, now: Time) -> Duration {
-        let mut longest = Duration::from_nanos(self.longest.swap(0, Relaxed)).max(now.since(due));
-        for (worker, asked) in workers.iter().zip(&self.queried) {
-            match asked.load(Relaxed) {
+    pub(crate) fn sample(self: &Arc<Self>, workers: &[WorkerHandle], due_at: Time, now: Time) -> Duration {
+        let mut longest = Duration::from_nanos(self.longest.swap(0, Relaxed)).max(now.since(due_at));
+        for (worker, queried_at) in workers.iter().zip(&self.queried_at) {
+            match queried_at.load(Relaxed) {
                 0 => {
-                    asked.store(now.0.max(1), Relaxed);
+                    queried_at.store(now.0.max(1), Relaxed);
                     if !worker.send(WorkerCommand::MeasureLag(Arc::clone(self))) {
-                        asked.store(0, Relaxed);
+                        queried_at.store(0, Relaxed);
                     }
                 }
-                before => longest = longest.max(now.since(Time(before))),
+                previous => longest = longest.max(now.since(Time(previous))),
             }
         }
         longest
@@ -48,10 +48,10 @@ impl LagMeter {
 
     /// Records that a worker has received its query.
     pub(crate) fn answer(&self, worker: usize, now: Time) {
-        let Some(asked) = self.queried.get(worker) else { return };
-        let asked = asked.swap(0, Relaxed);
-        if asked != 0 {
-            self.longest.fetch_max(now.0.saturating_sub(asked), Relaxed);
+        let Some(queried_at) = self.queried_at.get(worker) else { return };
+        let queried_nanos = queried_at.swap(0, Relaxed);
+        if queried_nanos != 0 {
+            self.longest.fetch_max(now.0.saturating_sub(queried_nanos), Relaxed);
         }
     }
 }
@@ -63,13 +63,13 @@ mod tests {
     #[test]
     fn a_late_answer_counts_once_and_a_late_look_as_well() {
         let meter = LagMeter::new(2);
-        let millis = |millis: u64| Time(millis * 1_000_000);
-        meter.queried[1].store(millis(100).0, Relaxed);
-        meter.answer(1, millis(130));
-        meter.answer(1, millis(900));
-        meter.answer(7, millis(900));
-        assert_eq!(meter.sample(&[], millis(200), millis(200)), Duration::from_millis(30));
-        assert_eq!(meter.sample(&[], millis(300), millis(300)), Duration::ZERO);
-        assert_eq!(meter.sample(&[], millis(400), millis(700)), Duration::from_millis(300));
+        let time = |millis: u64| Time(millis * 1_000_000);
+        meter.queried_at[1].store(time(100).0, Relaxed);
+        meter.answer(1, time(130));
+        meter.answer(1, time(900));
+        meter.answer(7, time(900));
+        assert_eq!(meter.sample(&[], time(200), time(200)), Duration::from_millis(30));
+        assert_eq!(meter.sample(&[], time(300), time(300)), Duration::ZERO);
+        assert_eq!(meter.sample(&[], time(400), time(700)), Duration::from_millis(300));
     }
 }

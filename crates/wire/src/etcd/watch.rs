@@ -101,13 +101,13 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_protocol() {
-        let asked = WatchRequest::for_prefix(b"a", 5).encode_to_vec();
-        assert_eq!(asked, b"\x0a\x0a\x0a\x01a\x12\x01b\x18\x05\x20\x01");
-        let told = b"\x0a\x02\x18\x09\x18\x01\x28\x07\x32\x02no\x5a\x09\x08\x01\x12\x05\x0a\x01k\x18\x08";
-        let told = WatchResponse::decode(&told[..]).unwrap();
-        assert!(told.created && !told.canceled);
-        assert_eq!((told.compact_revision, &*told.cancel_reason), (7, "no"));
-        let [event] = &told.events[..] else { panic!("{told:?}") };
+        let request = WatchRequest::for_prefix(b"a", 5).encode_to_vec();
+        assert_eq!(request, b"\x0a\x0a\x0a\x01a\x12\x01b\x18\x05\x20\x01");
+        let bytes = b"\x0a\x02\x18\x09\x18\x01\x28\x07\x32\x02no\x5a\x09\x08\x01\x12\x05\x0a\x01k\x18\x08";
+        let response = WatchResponse::decode(&bytes[..]).unwrap();
+        assert!(response.created && !response.canceled);
+        assert_eq!((response.compact_revision, &*response.cancel_reason), (7, "no"));
+        let [event] = &response.events[..] else { panic!("{response:?}") };
         let kv = event.kv.clone().unwrap();
         assert_eq!((event.kind(), &kv.key[..], kv.mod_revision), (EventType::Delete, &b"k"[..], 8));
     }

@@ -9,20 +9,20 @@ fn keys() -> KeyRing {
     KeyRing::new(DatagramKey::new(7, &[9; 32]))
 }
 
-fn word() -> impl Strategy<Value = MemberEntry> {
+fn entry() -> impl Strategy<Value = MemberEntry> {
     let numbers = any::<(u64, u32, u32, u32, u32, u32, u8)>();
     let times = (0.0_f32..1e6, 0.0_f32..1e6, 0.0_f32..1e6);
     let reading = (any::<u32>(), 0.0_f32..1e6, times, any::<bool>(), any::<u32>());
     let reading = reading.prop_map(|(in_flight, knee, (work, mean_in_flight, sojourn), open, age)| {
         (Reading { in_flight, knee, work, mean_in_flight, sojourn, slot: false, open }, age)
     });
-    let parts = (
+    let optional = (
         option::of(any::<u32>()),
         option::of(any::<(bool, u32)>()),
         option::of(reading),
         option::of((0.0_f32..1e9, any::<bool>(), any::<u32>())),
     );
-    (numbers, parts).prop_map(|(numbers, (ejected, check, reading, load))| {
+    (numbers, optional).prop_map(|(numbers, (ejected, check, reading, load))| {
         let (member, in_flight, mean, waiting, rate, latency, suspicion) = numbers;
         let load = load.map(|(value, of_host, age)| MonitorLoad { value, of_host, age });
         MemberEntry {
@@ -42,26 +42,19 @@ fn word() -> impl Strategy<Value = MemberEntry> {
 }
 
 fn datagram() -> impl Strategy<Value = FleetDatagram> {
-    let section = (any::<(u64, u32)>(), vec(word(), 0..7)).prop_map(|((group, rate), words)| GroupSection {
-        group,
-        rate,
-        entries: words,
-    });
+    let section = (any::<(u64, u32)>(), vec(entry(), 0..7))
+        .prop_map(|((group, rate), entries)| GroupSection { group, rate, entries });
     let report = ("[a-z0-9.-]{0,64}", vec(section, 0..3))
         .prop_map(|(name, sections)| FleetPayload::Report { name, report: FleetReport { sections } });
-    let says = prop_oneof![
+    let payload = prop_oneof![
         vec(any::<u8>(), 0..MAX_MEMBERSHIP_LEN).prop_map(FleetPayload::Membership),
         report,
         Just(FleetPayload::Leave)
     ];
-    let four = any::<([u8; 4], u16)>().prop_map(SocketAddr::from);
-    let six = any::<([u8; 16], u16)>().prop_map(SocketAddr::from);
-    (prop_oneof![four, six], any::<(u32, u32)>(), says).prop_map(|(from, (life, seq), says)| FleetDatagram {
-        from,
-        incarnation: life,
-        seq,
-        payload: says,
-    })
+    let v4 = any::<([u8; 4], u16)>().prop_map(SocketAddr::from);
+    let v6 = any::<([u8; 16], u16)>().prop_map(SocketAddr::from);
+    (prop_oneof![v4, v6], any::<(u32, u32)>(), payload)
+        .prop_map(|(from, (incarnation, seq), payload)| FleetDatagram { from, incarnation, seq, payload })
 }
 
 /// A datagram around these bytes, with a tag that is right.
@@ -101,12 +94,12 @@ proptest! {
 
     #[test]
     fn nothing_that_is_read_panics_and_it_says_one_thing(bytes in vec(any::<u8>(), 0..200), kind in 0_u8..4) {
-        let mut said = vec![0x50, 0x46, 1, kind, 0, 0, 0, 1, 0, 0, 0, 1, 4, 0, 1, 127, 0, 0, 1];
-        said.extend_from_slice(&bytes);
-        if let Ok(datagram) = FleetDatagram::decode(&keys(), &sealed(&said)) {
-            let mut again = Vec::new();
-            datagram.encode(&keys(), &mut again).unwrap();
-            prop_assert_eq!(again, sealed(&said));
+        let mut datagram_bytes = vec![0x50, 0x46, 1, kind, 0, 0, 0, 1, 0, 0, 0, 1, 4, 0, 1, 127, 0, 0, 1];
+        datagram_bytes.extend_from_slice(&bytes);
+        if let Ok(datagram) = FleetDatagram::decode(&keys(), &sealed(&datagram_bytes)) {
+            let mut encoded = Vec::new();
+            datagram.encode(&keys(), &mut encoded).unwrap();
+            prop_assert_eq!(encoded, sealed(&datagram_bytes));
         }
     }
 }
@@ -114,8 +107,8 @@ proptest! {
 #[test]
 fn what_is_of_the_lottery_is_refused_though_its_tag_is_right() {
     let mut bytes = Vec::new();
-    let said = vec![0; 20];
-    let gossip = crate::rfs::GossipDatagram { member: 1, incarnation: 2, seq: 3, payload: said };
+    let payload = vec![0; 20];
+    let gossip = crate::rfs::GossipDatagram { member: 1, incarnation: 2, seq: 3, payload };
     crate::rfs::EncodeDatagram::encode(&gossip, &keys(), &mut bytes).unwrap();
     assert_eq!(
         FleetDatagram::decode(&keys(), &bytes),
@@ -126,16 +119,16 @@ fn what_is_of_the_lottery_is_refused_though_its_tag_is_right() {
 #[test]
 fn what_is_sealed_with_a_key_for_clients_is_refused() {
     let client = DatagramKey::for_role(crate::rfs::KeyRole::Client, 8, &[8; 32]);
-    let farewell = FleetDatagram {
+    let leave = FleetDatagram {
         from: "10.0.0.1:7946".parse().unwrap(),
         incarnation: 1,
         seq: 1,
         payload: FleetPayload::Leave,
     };
     let mut bytes = Vec::new();
-    farewell.encode(&KeyRing::new(client.clone()), &mut bytes).unwrap();
-    let both = keys().with_key(client).unwrap();
-    assert_eq!(FleetDatagram::decode(&both, &bytes), Err(DatagramDecodeError::NotPermitted));
+    leave.encode(&KeyRing::new(client.clone()), &mut bytes).unwrap();
+    let key_ring = keys().with_key(client).unwrap();
+    assert_eq!(FleetDatagram::decode(&key_ring, &bytes), Err(DatagramDecodeError::NotPermitted));
 }
 
 #[test]

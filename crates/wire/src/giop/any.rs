@@ -165,7 +165,7 @@ mod kind {
     pub(super) const LONG_LONG: u32 = 23;
     pub(super) const ULONG_LONG: u32 = 24;
     /// An indirection, not a kind: the type is an earlier one, at the offset that follows.
-    pub(super) const BEFORE: u32 = u32::MAX;
+    pub(super) const INDIRECTION: u32 = u32::MAX;
 }
 
 enum TypeCode {
@@ -189,8 +189,8 @@ impl StepBudget {
     }
 
     fn read_any(&mut self, reader: &mut CdrReader<'_>, depth: usize) -> Result<CorbaAny, GiopError> {
-        let of = self.read_type_code(reader, 0, &mut KnownTypes::new(), depth)?;
-        self.read_value(reader, &of, depth)
+        let type_code = self.read_type_code(reader, 0, &mut KnownTypes::new(), depth)?;
+        self.read_value(reader, &type_code, depth)
     }
 
     /// Reads a TypeCode; `base` is the offset of the reader's first byte in the outermost TypeCode.
@@ -198,24 +198,25 @@ impl StepBudget {
         &mut self,
         reader: &mut CdrReader<'_>,
         base: usize,
-        said: &mut KnownTypes,
+        known_types: &mut KnownTypes,
         depth: usize,
     ) -> Result<Rc<TypeCode>, GiopError> {
         self.take_step()?;
         let depth = next_depth(depth)?;
         let number = reader.u32()?;
-        let begin = base + reader.position() - 4;
-        if number == kind::BEFORE {
+        let offset = base + reader.position() - 4;
+        if number == kind::INDIRECTION {
             let back = reader.i32()?;
             // The offset counts from its own first byte.
-            let at = i64::try_from(begin + 4).ok().and_then(|here| here.checked_add(back.into()));
-            let one = said.iter().find(|(begin, _)| i64::try_from(*begin).ok() == at);
+            let target =
+                i64::try_from(offset + 4).ok().and_then(|position| position.checked_add(back.into()));
+            let known = known_types.iter().find(|(offset, _)| i64::try_from(*offset).ok() == target);
             // A type that is still incomplete contains itself; values of such types are not supported.
-            return one
-                .map(|(_, of)| Rc::clone(of))
+            return known
+                .map(|(_, type_code)| Rc::clone(type_code))
                 .ok_or(GiopError::Malformed("a type points at no type before it"));
         }
-        let of = match number {
+        let type_code = match number {
             kind::STRING => {
                 reader.u32()?;
                 TypeCode::Plain(number)
@@ -229,17 +230,17 @@ impl StepBudget {
             | kind::EXCEPTION => {
                 let data = reader.octets()?;
                 let base = base + reader.position() - data.len();
-                let mut inside = CdrReader::encapsulation(data)?;
-                let of = self.read_parameters(number, &mut inside, base, said, depth)?;
-                said.push((begin, Rc::clone(&of)));
-                return Ok(of);
+                let mut inner = CdrReader::encapsulation(data)?;
+                let type_code = self.read_parameters(number, &mut inner, base, known_types, depth)?;
+                known_types.push((offset, Rc::clone(&type_code)));
+                return Ok(type_code);
             }
             kind::NULL..=kind::ANY | kind::LONG_LONG | kind::ULONG_LONG => TypeCode::Plain(number),
             _ => return Err(GiopError::Malformed("an any is of a type that is not understood here")),
         };
-        let of = Rc::new(of);
-        said.push((begin, Rc::clone(&of)));
-        Ok(of)
+        let type_code = Rc::new(type_code);
+        known_types.push((offset, Rc::clone(&type_code)));
+        Ok(type_code)
     }
 
     /// Reads the parameters of a TypeCode that contains other types.
@@ -248,18 +249,18 @@ impl StepBudget {
         number: u32,
         reader: &mut CdrReader<'_>,
         base: usize,
-        said: &mut KnownTypes,
+        known_types: &mut KnownTypes,
         depth: usize,
     ) -> Result<Rc<TypeCode>, GiopError> {
         match number {
             kind::SEQUENCE | kind::ARRAY => {
-                let of = self.read_type_code(reader, base, said, depth)?;
+                let type_code = self.read_type_code(reader, base, known_types, depth)?;
                 let length = reader.u32()?;
                 let sequence = number == kind::SEQUENCE;
                 return Ok(Rc::new(if sequence {
-                    TypeCode::Sequence(of)
+                    TypeCode::Sequence(type_code)
                 } else {
-                    TypeCode::Array(of, length)
+                    TypeCode::Array(type_code, length)
                 }));
             }
             _ => {}
@@ -267,12 +268,12 @@ impl StepBudget {
         reader.string()?; // its repository ID
         reader.string()?; // its name
         match number {
-            kind::ALIAS => self.read_type_code(reader, base, said, depth),
+            kind::ALIAS => self.read_type_code(reader, base, known_types, depth),
             kind::STRUCT | kind::EXCEPTION => {
                 let mut members = Vec::new();
                 for _ in 0..reader.count(8)? {
                     reader.string()?;
-                    members.push(self.read_type_code(reader, base, said, depth)?);
+                    members.push(self.read_type_code(reader, base, known_types, depth)?);
                 }
                 Ok(Rc::new(TypeCode::Struct(members)))
             }
@@ -284,23 +285,25 @@ impl StepBudget {
     fn read_value(
         &mut self,
         reader: &mut CdrReader<'_>,
-        of: &TypeCode,
+        type_code: &TypeCode,
         depth: usize,
     ) -> Result<CorbaAny, GiopError> {
         self.take_step()?;
         let depth = next_depth(depth)?;
-        let number = match of {
+        let number = match type_code {
             TypeCode::Plain(number) => *number,
             TypeCode::Struct(types) => {
-                let members =
-                    types.iter().map(|of| self.read_value(reader, of, depth)).collect::<Result<_, _>>()?;
+                let members = types
+                    .iter()
+                    .map(|type_code| self.read_value(reader, type_code, depth))
+                    .collect::<Result<_, _>>()?;
                 return Ok(CorbaAny::Struct(members));
             }
-            TypeCode::Sequence(of) => {
+            TypeCode::Sequence(type_code) => {
                 let count = reader.u32()?;
-                return self.read_list(reader, of, count, depth);
+                return self.read_list(reader, type_code, count, depth);
             }
-            TypeCode::Array(of, count) => return self.read_list(reader, of, *count, depth),
+            TypeCode::Array(type_code, count) => return self.read_list(reader, type_code, *count, depth),
         };
         Ok(match number {
             kind::NULL | kind::VOID => CorbaAny::Null,
@@ -324,13 +327,13 @@ impl StepBudget {
     fn read_list(
         &mut self,
         reader: &mut CdrReader<'_>,
-        of: &TypeCode,
+        type_code: &TypeCode,
         count: u32,
         depth: usize,
     ) -> Result<CorbaAny, GiopError> {
         let mut list = Vec::new();
         for _ in 0..count {
-            list.push(self.read_value(reader, of, depth)?);
+            list.push(self.read_value(reader, type_code, depth)?);
         }
         Ok(CorbaAny::List(list))
     }
@@ -353,7 +356,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let all = [
+        let values = [
             CorbaAny::Null,
             CorbaAny::Bool(true),
             CorbaAny::Octet(7),
@@ -369,7 +372,7 @@ mod tests {
             CorbaAny::Any(Box::new(CorbaAny::Long(1))),
         ];
         for order in [ByteOrder::Big, ByteOrder::Little] {
-            for any in &all {
+            for any in &values {
                 let bytes = written(order, |writer| any.write(writer));
                 assert_eq!(CorbaAny::read(&mut CdrReader::new(&bytes, order)).as_ref(), Ok(any));
                 for end in 0..bytes.len() {
@@ -400,7 +403,7 @@ mod tests {
                         writer.u32(0);
                     });
                     writer.string(b"b");
-                    writer.u32(kind::BEFORE);
+                    writer.u32(kind::INDIRECTION);
                     let back = writer.position() - first;
                     writer.i32(-i32::try_from(back).unwrap());
                 });
@@ -447,8 +450,8 @@ mod tests {
                 writer.u32(u32::MAX);
             });
         });
-        let refused = CorbaAny::read(&mut CdrReader::new(&bytes, ByteOrder::Big));
-        assert_eq!(refused, Err(GiopError::Malformed("an any holds more than is taken")));
+        let result = CorbaAny::read(&mut CdrReader::new(&bytes, ByteOrder::Big));
+        assert_eq!(result, Err(GiopError::Malformed("an any holds more than is taken")));
     }
 
     #[test]
@@ -456,14 +459,14 @@ mod tests {
         let bytes = written(ByteOrder::Big, |writer| {
             writer.u32(kind::SEQUENCE);
             writer.encapsulation(|writer| {
-                writer.u32(kind::BEFORE);
+                writer.u32(kind::INDIRECTION);
                 writer.i32(-16);
                 writer.u32(0);
             });
             writer.u32(0);
         });
         assert!(CorbaAny::read(&mut CdrReader::new(&bytes, ByteOrder::Big)).is_err());
-        let deep = written(ByteOrder::Big, |writer| (0..100).for_each(|_| writer.u32(kind::ANY)));
-        assert!(CorbaAny::read(&mut CdrReader::new(&deep, ByteOrder::Big)).is_err());
+        let nested = written(ByteOrder::Big, |writer| (0..100).for_each(|_| writer.u32(kind::ANY)));
+        assert!(CorbaAny::read(&mut CdrReader::new(&nested, ByteOrder::Big)).is_err());
     }
 }

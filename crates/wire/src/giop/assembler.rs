@@ -57,12 +57,12 @@ impl FragmentAssembler {
         if header.kind == MessageType::Fragment {
             return self.append_fragment(&header, message);
         }
-        let in_pieces = self.partial.first().is_some_and(|open| open.id.is_none());
+        let is_fragmented = self.partial.first().is_some_and(|partial| partial.id.is_none());
         let control = matches!(
             header.kind,
             MessageType::CancelRequest | MessageType::CloseConnection | MessageType::MessageError
         );
-        if in_pieces && !control {
+        if is_fragmented && !control {
             return Err(GiopError::Malformed("a message begins before the fragments of the last one end"));
         }
         if !header.more_fragments {
@@ -73,8 +73,8 @@ impl FragmentAssembler {
 
     /// Discards the fragments of a request's message.
     pub fn discard(&mut self, id: u32) {
-        if let Some(at) = self.partial.iter().position(|open| open.id == Some(id)) {
-            self.bytes -= self.partial.swap_remove(at).bytes.len();
+        if let Some(index) = self.partial.iter().position(|partial| partial.id == Some(id)) {
+            self.bytes -= self.partial.swap_remove(index).bytes.len();
         }
     }
 
@@ -95,7 +95,7 @@ impl FragmentAssembler {
 
     fn begin(&mut self, header: GiopHeader, message: &[u8]) -> Result<(), GiopError> {
         let id = if header.version == GiopVersion::V1_2 { Some(first_id(&header, message)?) } else { None };
-        if self.partial.iter().any(|open| open.id == id) {
+        if self.partial.iter().any(|partial| partial.id == id) {
             return Err(GiopError::Malformed(
                 "a message begins while another of the same request is under way",
             ));
@@ -117,29 +117,29 @@ impl FragmentAssembler {
             GiopVersion::V1_2 => (Some(first_id(header, message)?), &message[HEADER_LEN + 4..]),
             _ => (None, &message[HEADER_LEN..]),
         };
-        let at = self.partial.iter().position(|open| open.id == id);
-        let at = at.ok_or(GiopError::Malformed("a fragment continues no message"))?;
+        let index = self.partial.iter().position(|partial| partial.id == id);
+        let index = index.ok_or(GiopError::Malformed("a fragment continues no message"))?;
         self.count_bytes(data.len())?;
-        let open = &mut self.partial[at];
-        if (open.header.version, open.header.order) != (header.version, header.order) {
+        let partial = &mut self.partial[index];
+        if (partial.header.version, partial.header.order) != (header.version, header.order) {
             return Err(GiopError::Malformed("a fragment is not of its message's version and byte order"));
         }
-        open.bytes.extend_from_slice(data);
+        partial.bytes.extend_from_slice(data);
         if header.more_fragments {
             return Ok(None);
         }
-        let PartialMessage { header, mut bytes, .. } = self.partial.swap_remove(at);
+        let PartialMessage { header, mut bytes, .. } = self.partial.swap_remove(index);
         self.bytes -= bytes.len();
         let size = u32::try_from(bytes.len() - HEADER_LEN)
             .map_err(|_| GiopError::Malformed("a message in fragments is longer than 4 GiB"))?;
-        let mut whole = Vec::with_capacity(HEADER_LEN);
-        GiopHeader { more_fragments: false, size, ..header }.write(&mut whole);
-        bytes[..HEADER_LEN].copy_from_slice(&whole);
+        let mut header_bytes = Vec::with_capacity(HEADER_LEN);
+        GiopHeader { more_fragments: false, size, ..header }.write(&mut header_bytes);
+        bytes[..HEADER_LEN].copy_from_slice(&header_bytes);
         Ok(Some(Cow::Owned(bytes)))
     }
 
-    fn count_bytes(&mut self, more: usize) -> Result<(), GiopError> {
-        let bytes = self.bytes.saturating_add(more);
+    fn count_bytes(&mut self, added: usize) -> Result<(), GiopError> {
+        let bytes = self.bytes.saturating_add(added);
         if bytes > self.limits.bytes {
             return Err(GiopError::Malformed("messages in fragments hold more bytes than allowed"));
         }
@@ -154,10 +154,10 @@ impl FragmentAssembler {
 ///
 /// # Errors
 /// The input is not a message.
-pub fn split_fragments(message: &[u8], most: usize, out: &mut Vec<u8>) -> Result<(), GiopError> {
+pub fn split_fragments(message: &[u8], max_len: usize, out: &mut Vec<u8>) -> Result<(), GiopError> {
     let header = GiopHeader::parse(message)?.ok_or(GiopError::Truncated)?;
-    let most = most.max(64) & !7;
-    let possible = match header.version {
+    let max_len = max_len.max(64) & !7;
+    let can_fragment = match header.version {
         GiopVersion::V1_0 => false,
         GiopVersion::V1_1 => matches!(header.kind, MessageType::Request | MessageType::Reply),
         GiopVersion::V1_2 => !matches!(
@@ -165,26 +165,26 @@ pub fn split_fragments(message: &[u8], most: usize, out: &mut Vec<u8>) -> Result
             MessageType::CancelRequest | MessageType::CloseConnection | MessageType::MessageError
         ),
     };
-    if !possible || message.len() <= most {
+    if !can_fragment || message.len() <= max_len {
         out.extend_from_slice(message);
         return Ok(());
     }
     let id = if header.version == GiopVersion::V1_2 { Some(first_id(&header, message)?) } else { None };
-    let (first, mut rest) = message.split_at(most);
-    GiopHeader { more_fragments: true, size: (most - HEADER_LEN) as u32, ..header }.write(out);
+    let (first, mut rest) = message.split_at(max_len);
+    GiopHeader { more_fragments: true, size: (max_len - HEADER_LEN) as u32, ..header }.write(out);
     out.extend_from_slice(&first[HEADER_LEN..]);
-    let head = HEADER_LEN + if id.is_some() { 4 } else { 0 };
+    let head_len = HEADER_LEN + if id.is_some() { 4 } else { 0 };
     while !rest.is_empty() {
-        let (data, later) = rest.split_at(rest.len().min(most - head));
-        let size = (head - HEADER_LEN + data.len()) as u32;
-        GiopHeader { kind: MessageType::Fragment, more_fragments: !later.is_empty(), size, ..header }
+        let (data, remaining) = rest.split_at(rest.len().min(max_len - head_len));
+        let size = (head_len - HEADER_LEN + data.len()) as u32;
+        GiopHeader { kind: MessageType::Fragment, more_fragments: !remaining.is_empty(), size, ..header }
             .write(out);
         if let Some(id) = id {
             let base = out.len();
             CdrWriter::with_base(out, header.order, base).u32(id);
         }
         out.extend_from_slice(data);
-        rest = later;
+        rest = remaining;
     }
     Ok(())
 }

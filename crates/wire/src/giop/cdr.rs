@@ -28,7 +28,7 @@ impl ByteOrder {
 #[derive(Clone, Copy, Debug)]
 pub struct CdrReader<'b> {
     bytes: &'b [u8],
-    at: usize,
+    position: usize,
     /// The offset that is added to `at` for alignment.
     origin: usize,
     order: ByteOrder,
@@ -55,17 +55,17 @@ macro_rules! number {
 impl<'b> CdrReader<'b> {
     /// Creates a reader whose first byte is aligned.
     pub fn new(bytes: &'b [u8], order: ByteOrder) -> Self {
-        Self { bytes, at: 0, origin: 0, order }
+        Self { bytes, position: 0, origin: 0, order }
     }
 
     /// Creates a reader whose first byte has the offset `origin` for alignment.
     pub fn with_origin(bytes: &'b [u8], order: ByteOrder, origin: usize) -> Self {
-        Self { bytes, at: 0, origin: origin % 8, order }
+        Self { bytes, position: 0, origin: origin % 8, order }
     }
 
     /// Creates a reader of a whole message, or of its beginning, from byte `at` on.
-    pub(super) fn message(bytes: &'b [u8], order: ByteOrder, at: usize) -> Self {
-        Self { bytes, at, origin: 0, order }
+    pub(super) fn message(bytes: &'b [u8], order: ByteOrder, position: usize) -> Self {
+        Self { bytes, position, origin: 0, order }
     }
 
     /// Creates a reader of an encapsulation, whose first byte gives the byte order.
@@ -79,12 +79,12 @@ impl<'b> CdrReader<'b> {
             Some(_) => return Err(GiopError::Malformed("an encapsulation begins with no byte order")),
             None => return Err(GiopError::Malformed("an encapsulation is empty")),
         };
-        Ok(Self { bytes, at: 1, origin: 0, order })
+        Ok(Self { bytes, position: 1, origin: 0, order })
     }
 
     /// Returns the number of bytes read so far, with padding.
     pub fn position(&self) -> usize {
-        self.at
+        self.position
     }
 
     /// Returns the byte order.
@@ -94,15 +94,15 @@ impl<'b> CdrReader<'b> {
 
     /// Returns the unread bytes.
     pub fn rest(&self) -> &'b [u8] {
-        self.bytes.get(self.at..).unwrap_or_default()
+        self.bytes.get(self.position..).unwrap_or_default()
     }
 
     /// Skips to the next multiple of `to`, a power of two up to 8.
     ///
     /// # Errors
     /// The bytes end earlier.
-    pub fn align(&mut self, to: usize) -> Result<(), GiopError> {
-        let padding = padding_to(self.origin + self.at, to);
+    pub fn align(&mut self, alignment: usize) -> Result<(), GiopError> {
+        let padding = padding_to(self.origin + self.position, alignment);
         self.take(padding).map(drop)
     }
 
@@ -112,7 +112,7 @@ impl<'b> CdrReader<'b> {
     /// Fewer bytes are left.
     pub fn take(&mut self, count: usize) -> Result<&'b [u8], GiopError> {
         let taken = self.rest().get(..count).ok_or(GiopError::Truncated)?;
-        self.at += count;
+        self.position += count;
         Ok(taken)
     }
 
@@ -166,9 +166,9 @@ impl<'b> CdrReader<'b> {
     ///
     /// # Errors
     /// The length exceeds the available bytes.
-    pub fn count(&mut self, least: usize) -> Result<usize, GiopError> {
+    pub fn count(&mut self, min_element_len: usize) -> Result<usize, GiopError> {
         let count = self.u32()? as usize;
-        if count.checked_mul(least).is_none_or(|needed| needed > self.rest().len()) {
+        if count.checked_mul(min_element_len).is_none_or(|needed| needed > self.rest().len()) {
             return Err(GiopError::Truncated);
         }
         Ok(count)
@@ -198,7 +198,7 @@ impl<'b> CdrReader<'b> {
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], GiopError> {
         let bytes = self.rest().first_chunk::<N>().ok_or(GiopError::Truncated)?;
-        self.at += N;
+        self.position += N;
         Ok(*bytes)
     }
 }
@@ -235,8 +235,8 @@ impl<'o> CdrWriter<'o> {
     }
 
     /// Pads with zeros to the next multiple of `to`, a power of two up to 8.
-    pub fn align(&mut self, to: usize) {
-        let padding = padding_to(self.position(), to);
+    pub fn align(&mut self, alignment: usize) {
+        let padding = padding_to(self.position(), alignment);
         self.out.extend_from_slice(&[0; 8][..padding]);
     }
 
@@ -309,12 +309,12 @@ impl<'o> CdrWriter<'o> {
     /// Appends a sequence of octets that holds an encapsulation in this writer's byte order.
     pub fn encapsulation(&mut self, write: impl FnOnce(&mut CdrWriter<'_>)) {
         self.u32(0);
-        let length_at = self.out.len() - 4;
+        let length_offset = self.out.len() - 4;
         let base = self.out.len();
         let mut inner = CdrWriter { out: self.out, base, order: self.order };
         inner.u8(self.order.flag());
         write(&mut inner);
-        self.patch_u32(length_at, self.out.len() - base);
+        self.patch_u32(length_offset, self.out.len() - base);
     }
 
     /// Returns the vector.
@@ -323,25 +323,25 @@ impl<'o> CdrWriter<'o> {
     }
 
     /// Overwrites four bytes of the vector with a length.
-    pub(super) fn patch_u32(&mut self, at: usize, length: usize) {
+    pub(super) fn patch_u32(&mut self, offset: usize, length: usize) {
         let length = u32::try_from(length).expect("a message of under 4 GiB");
         let bytes = match self.order {
             ByteOrder::Big => length.to_be_bytes(),
             ByteOrder::Little => length.to_le_bytes(),
         };
-        self.out[at..at + 4].copy_from_slice(&bytes);
+        self.out[offset..offset + 4].copy_from_slice(&bytes);
     }
 
-    fn number<const N: usize>(&mut self, mut big: [u8; N]) {
+    fn number<const N: usize>(&mut self, mut bytes: [u8; N]) {
         if self.order == ByteOrder::Little {
-            big.reverse();
+            bytes.reverse();
         }
         self.align(N);
-        self.bytes(&big);
+        self.bytes(&bytes);
     }
 }
 
 /// Returns the number of bytes from an offset to the next multiple of `to`, a power of two.
-pub(super) fn padding_to(offset: usize, to: usize) -> usize {
-    offset.wrapping_neg() & (to - 1)
+pub(super) fn padding_to(offset: usize, alignment: usize) -> usize {
+    offset.wrapping_neg() & (alignment - 1)
 }

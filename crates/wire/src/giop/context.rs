@@ -41,7 +41,7 @@ impl<'m> ServiceContexts<'m> {
     /// Returns the contexts, in order.
     pub fn iter(&self) -> impl Iterator<Item = ServiceContext<'m>> + use<'m> {
         let mut reader = CdrReader::new(self.bytes, self.order);
-        (0..self.count).map_while(move |_| read_one(&mut reader).ok())
+        (0..self.count).map_while(move |_| read_context(&mut reader).ok())
     }
 
     /// Returns the data of the first context with an ID.
@@ -53,16 +53,16 @@ impl<'m> ServiceContexts<'m> {
         let count = reader.count(8)?;
         let (bytes, start) = (reader.rest(), reader.position());
         for _ in 0..count {
-            read_one(reader)?;
+            read_context(reader)?;
         }
         Ok(Self { count, bytes: &bytes[..reader.position() - start], order: reader.order() })
     }
 
     /// Appends the contexts after those of `before`. They need an alignment of 4 at most, so the copied bytes
     /// stay valid.
-    pub(super) fn write(&self, before: &[ServiceContext<'_>], writer: &mut CdrWriter<'_>) {
-        writer.count(before.len() + self.count);
-        for context in before {
+    pub(super) fn write(&self, prepended: &[ServiceContext<'_>], writer: &mut CdrWriter<'_>) {
+        writer.count(prepended.len() + self.count);
+        for context in prepended {
             writer.u32(context.id);
             writer.octets(context.data);
         }
@@ -86,6 +86,6 @@ impl PartialEq for ServiceContexts<'_> {
     }
 }
 
-fn read_one<'m>(reader: &mut CdrReader<'m>) -> Result<ServiceContext<'m>, GiopError> {
+fn read_context<'m>(reader: &mut CdrReader<'m>) -> Result<ServiceContext<'m>, GiopError> {
     Ok(ServiceContext { id: reader.u32()?, data: reader.octets()? })
 }

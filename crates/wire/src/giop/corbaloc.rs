@@ -51,25 +51,25 @@ impl Corbaloc {
     /// it has no IIOP profile.
     pub fn from_ior(ior: &Ior) -> Option<Self> {
         let key = ior.first_iiop_profile()?.key;
-        let same = ior.iiop_profiles().filter(|profile| profile.key == key);
-        let places = same.flat_map(|profile| profile.addresses().collect::<Vec<_>>()).collect();
-        Some(Self { addresses: places, key })
+        let same_key = ior.iiop_profiles().filter(|profile| profile.key == key);
+        let addresses = same_key.flat_map(|profile| profile.addresses().collect::<Vec<_>>()).collect();
+        Some(Self { addresses, key })
     }
 
     fn parse(rest: &str, default_key: &[u8]) -> Result<Self, GiopError> {
-        let (places, key) = match rest.split_once('/') {
-            Some((places, key)) => (places, unescape(key)?),
+        let (address_list, key) = match rest.split_once('/') {
+            Some((address_list, key)) => (address_list, unescape(key)?),
             None => (rest, default_key.to_vec()),
         };
-        let places: Vec<IiopAddress> =
-            places.split(',').take(MAX_ADDRESSES + 1).map(parse_address).collect::<Result<_, _>>()?;
+        let addresses: Vec<IiopAddress> =
+            address_list.split(',').take(MAX_ADDRESSES + 1).map(parse_address).collect::<Result<_, _>>()?;
         if key.len() > MAX_KEY {
             return Err(GiopError::Malformed("the key of a corbaloc is longer than 4 KiB"));
         }
-        if places.len() > MAX_ADDRESSES {
+        if addresses.len() > MAX_ADDRESSES {
             return Err(GiopError::Malformed("a corbaloc has more than 16 addresses"));
         }
-        Ok(Self { addresses: places, key })
+        Ok(Self { addresses, key })
     }
 }
 
@@ -101,9 +101,9 @@ impl FromStr for Corbaname {
 impl fmt::Display for Corbaloc {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("corbaloc:")?;
-        for (number, place) in self.addresses.iter().enumerate() {
+        for (number, address) in self.addresses.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
-            write!(formatter, "{comma}iiop:1.{}@{place}", place.version.minor())?;
+            write!(formatter, "{comma}iiop:1.{}@{address}", address.version.minor())?;
         }
         write!(formatter, "/{}", escape_key(&self.key))
     }
@@ -124,8 +124,8 @@ pub fn escape_key(key: &[u8]) -> String {
 
 /// Returns the text after a scheme, whose case does not matter.
 fn strip_scheme<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
-    let (begin, rest) = text.trim().split_at_checked(scheme.len())?;
-    begin.eq_ignore_ascii_case(scheme).then_some(rest)
+    let (prefix, rest) = text.trim().split_at_checked(scheme.len())?;
+    prefix.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
 /// Parses `[iiop]:[1.N@]HOST[:PORT]`.

@@ -94,7 +94,7 @@ impl GiopHeader {
     /// It is not GIOP, not of version 1.0 to 1.2, of an unknown kind, or a fragment of a kind that is never
     /// fragmented.
     pub fn parse(input: &[u8]) -> Result<Option<Self>, GiopError> {
-        if input.iter().zip(MAGIC).any(|(byte, wanted)| byte != wanted) {
+        if input.iter().zip(MAGIC).any(|(byte, expected)| byte != expected) {
             return Err(GiopError::Malformed("the connection does not carry GIOP"));
         }
         let version = match (input.get(4), input.get(5)) {
@@ -111,8 +111,8 @@ impl GiopHeader {
         }
         let kind =
             *MessageType::ALL.get(kind).ok_or(GiopError::Malformed("a message is of no known kind"))?;
-        let more = flags & MORE_FRAGMENTS != 0;
-        if (more || kind == MessageType::Fragment) && !kind.can_be_fragmented(version) {
+        let more_fragments = flags & MORE_FRAGMENTS != 0;
+        if (more_fragments || kind == MessageType::Fragment) && !kind.can_be_fragmented(version) {
             return Err(GiopError::Malformed("a message of its version and kind does not come in fragments"));
         }
         let size = [header[8], header[9], header[10], header[11]];
@@ -120,7 +120,7 @@ impl GiopHeader {
             ByteOrder::Big => u32::from_be_bytes(size),
             ByteOrder::Little => u32::from_le_bytes(size),
         };
-        Ok(Some(Self { version, order, more_fragments: more, kind, size }))
+        Ok(Some(Self { version, order, more_fragments, kind, size }))
     }
 
     /// Appends the header.

@@ -62,23 +62,25 @@ impl<'m> GiopMessage<'m> {
     /// `input` or the first fragment ends before the body begins.
     pub fn parse(input: &'m [u8]) -> Result<Self, GiopError> {
         let header = GiopHeader::parse(input)?.ok_or(GiopError::Truncated)?;
-        let there = received_bytes(&header, input);
+        let message = received_bytes(&header, input);
         let content = match header.kind {
-            MessageType::Request => MessageContent::Request(GiopRequest::read(&header, there)?),
-            MessageType::Reply => MessageContent::Reply(GiopReply::read(&header, there)?),
-            MessageType::CancelRequest => MessageContent::CancelRequest(first_id(&header, there)?),
-            MessageType::LocateRequest => MessageContent::LocateRequest(LocateRequest::read(&header, there)?),
-            MessageType::LocateReply => MessageContent::LocateReply(LocateReply::read(&header, there)?),
+            MessageType::Request => MessageContent::Request(GiopRequest::read(&header, message)?),
+            MessageType::Reply => MessageContent::Reply(GiopReply::read(&header, message)?),
+            MessageType::CancelRequest => MessageContent::CancelRequest(first_id(&header, message)?),
+            MessageType::LocateRequest => {
+                MessageContent::LocateRequest(LocateRequest::read(&header, message)?)
+            }
+            MessageType::LocateReply => MessageContent::LocateReply(LocateReply::read(&header, message)?),
             MessageType::CloseConnection => MessageContent::CloseConnection,
             MessageType::MessageError => MessageContent::MessageError,
             MessageType::Fragment if header.version == GiopVersion::V1_2 => {
                 MessageContent::Fragment(MessageFragment {
-                    id: Some(first_id(&header, there)?),
-                    data: &there[HEADER_LEN + 4..],
+                    id: Some(first_id(&header, message)?),
+                    data: &message[HEADER_LEN + 4..],
                 })
             }
             MessageType::Fragment => {
-                MessageContent::Fragment(MessageFragment { id: None, data: &there[HEADER_LEN..] })
+                MessageContent::Fragment(MessageFragment { id: None, data: &message[HEADER_LEN..] })
             }
         };
         Ok(Self { header, content })
@@ -99,8 +101,8 @@ impl<'m> GiopMessage<'m> {
 }
 
 /// Reads the ID at the beginning of all messages except requests and replies before 1.2.
-pub(super) fn first_id(header: &GiopHeader, there: &[u8]) -> Result<u32, GiopError> {
-    CdrReader::message(there, header.order, HEADER_LEN).u32()
+pub(super) fn first_id(header: &GiopHeader, message: &[u8]) -> Result<u32, GiopError> {
+    CdrReader::message(message, header.order, HEADER_LEN).u32()
 }
 
 /// Returns the offset of the body of a request or a reply whose head ends at `reader`. Since 1.2 it is the
@@ -124,6 +126,6 @@ fn received_bytes<'m>(header: &GiopHeader, input: &'m [u8]) -> &'m [u8] {
 }
 
 /// Returns the received bytes of a body that begins at an offset.
-fn received_body(there: &[u8], at: usize) -> &[u8] {
-    there.get(at..).unwrap_or_default()
+fn received_body(message: &[u8], offset: usize) -> &[u8] {
+    message.get(offset..).unwrap_or_default()
 }

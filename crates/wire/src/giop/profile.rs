@@ -82,9 +82,10 @@ impl IiopProfile {
 
     /// Returns the profile's address, then the others from its components, in order.
     pub fn addresses(&self) -> impl Iterator<Item = IiopAddress> {
-        let own = IiopAddress { version: self.version, host: self.host.clone(), port: self.port };
-        let others = self.components.iter().filter_map(TaggedComponent::address);
-        std::iter::once(own).chain(others.map(|place| IiopAddress { version: self.version, ..place }))
+        let primary = IiopAddress { version: self.version, host: self.host.clone(), port: self.port };
+        let alternates = self.components.iter().filter_map(TaggedComponent::address);
+        std::iter::once(primary)
+            .chain(alternates.map(|address| IiopAddress { version: self.version, ..address }))
     }
 }
 

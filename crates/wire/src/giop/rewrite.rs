@@ -33,24 +33,24 @@ pub struct GiopRewrite<'c> {
 /// The message would be longer than 4 GiB.
 pub fn request(
     header: &GiopHeader,
-    there: &[u8],
+    message: &[u8],
     request: &GiopRequest<'_>,
-    change: &GiopRewrite<'_>,
+    changes: &GiopRewrite<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), GiopError> {
     let base = out.len();
     header.write(out);
-    let context = change.context.filter(|context| request.contexts.find(context.id).is_none());
-    let before: &[ServiceContext<'_>] = context.as_slice();
+    let context = changes.context.filter(|context| request.contexts.find(context.id).is_none());
+    let prepended: &[ServiceContext<'_>] = context.as_slice();
     if header.version < GiopVersion::V1_2 {
-        old_head(header, there, request, change, before, out, base);
+        write_old_head(header, message, request, changes, prepended, out, base);
         if (out.len() - base) % 8 != request.body_offset % 8 {
             out.truncate(base + HEADER_LEN);
             let padded = [PADDING_CONTEXT, context.unwrap_or(PADDING_CONTEXT)];
-            old_head(header, there, request, change, &padded[..=before.len()], out, base);
+            write_old_head(header, message, request, changes, &padded[..=prepended.len()], out, base);
         }
     } else {
-        new_head(header, there, request, change, before, out, base);
+        write_new_head(header, message, request, changes, prepended, out, base);
     }
     let body = header.message_len() - request.body_offset;
     let size = u32::try_from(out.len() - base - HEADER_LEN + body);
@@ -70,7 +70,7 @@ pub fn request(
 /// The message is malformed, or of a kind without an ID. Before 1.2 a fragment has none, and needs none.
 pub fn set_id(message: &mut [u8], id: u32) -> Result<(), GiopError> {
     let header = GiopHeader::parse(message)?.ok_or(GiopError::Truncated)?;
-    let at = match header.kind {
+    let offset = match header.kind {
         MessageType::Request | MessageType::Reply if header.version < GiopVersion::V1_2 => {
             let mut reader = CdrReader::message(message, header.order, HEADER_LEN);
             super::ServiceContexts::read(&mut reader)?;
@@ -85,8 +85,8 @@ pub fn set_id(message: &mut [u8], id: u32) -> Result<(), GiopError> {
         }
         _ => HEADER_LEN,
     };
-    let place = message.get_mut(at..at + 4).ok_or(GiopError::Truncated)?;
-    place.copy_from_slice(&match header.order {
+    let id_bytes = message.get_mut(offset..offset + 4).ok_or(GiopError::Truncated)?;
+    id_bytes.copy_from_slice(&match header.order {
         super::ByteOrder::Big => id.to_be_bytes(),
         super::ByteOrder::Little => id.to_le_bytes(),
     });
@@ -94,47 +94,47 @@ pub fn set_id(message: &mut [u8], id: u32) -> Result<(), GiopError> {
 }
 
 /// Writes a head of 1.0 or 1.1: contexts, ID, whether a reply is expected, key, operation, principal.
-fn old_head(
+fn write_old_head(
     header: &GiopHeader,
-    there: &[u8],
+    message: &[u8],
     request: &GiopRequest<'_>,
-    change: &GiopRewrite<'_>,
-    before: &[ServiceContext<'_>],
+    changes: &GiopRewrite<'_>,
+    prepended: &[ServiceContext<'_>],
     out: &mut Vec<u8>,
     base: usize,
 ) {
-    let spans = request.offsets;
+    let offsets = request.offsets;
     let mut writer = CdrWriter::with_base(out, header.order, base);
-    request.contexts.write(before, &mut writer);
-    writer.u32(change.id);
-    writer.u8(spans.flags);
+    request.contexts.write(prepended, &mut writer);
+    writer.u32(changes.id);
+    writer.u8(offsets.flags);
     if header.version == GiopVersion::V1_1 {
         writer.bytes(&[0; 3]);
     }
-    writer.octets(change.key);
+    writer.octets(changes.key);
     writer.align(4);
-    writer.bytes(&there[spans.operation_at..spans.operation_end]);
+    writer.bytes(&message[offsets.operation_at..offsets.operation_end]);
 }
 
 /// Writes a head of 1.2: ID, the expected response, target, operation, contexts, and the padding before the
 /// body.
-fn new_head(
+fn write_new_head(
     header: &GiopHeader,
-    there: &[u8],
+    message: &[u8],
     request: &GiopRequest<'_>,
-    change: &GiopRewrite<'_>,
-    before: &[ServiceContext<'_>],
+    changes: &GiopRewrite<'_>,
+    prepended: &[ServiceContext<'_>],
     out: &mut Vec<u8>,
     base: usize,
 ) {
-    let spans = request.offsets;
+    let offsets = request.offsets;
     let mut writer = CdrWriter::with_base(out, header.order, base);
-    writer.u32(change.id);
-    writer.bytes(&[spans.flags, 0, 0, 0]);
-    TargetAddress::Key(change.key).write(header.version, &mut writer);
+    writer.u32(changes.id);
+    writer.bytes(&[offsets.flags, 0, 0, 0]);
+    TargetAddress::Key(changes.key).write(header.version, &mut writer);
     writer.align(4);
-    writer.bytes(&there[spans.operation_at..spans.operation_end]);
-    request.contexts.write(before, &mut writer);
+    writer.bytes(&message[offsets.operation_at..offsets.operation_end]);
+    request.contexts.write(prepended, &mut writer);
     if header.more_fragments || header.message_len() > request.body_offset {
         writer.align(8);
     }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::write::{GiopRequestHead, MessageFormat};
 use super::*;
 
-const MOST: usize = 1 << 20;
+const MAX_MESSAGE: usize = 1 << 20;
 
 fn forms() -> Vec<MessageFormat> {
     let orders = [ByteOrder::Big, ByteOrder::Little];
@@ -17,8 +17,8 @@ fn form() -> impl Strategy<Value = MessageFormat> {
     proptest::sample::select(forms())
 }
 
-fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
-    proptest::collection::vec(any::<u8>(), 0..most)
+fn bytes(max_len: usize) -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(any::<u8>(), 0..max_len)
 }
 
 fn contexts() -> impl Strategy<Value = Vec<(u32, Vec<u8>)>> {
@@ -38,14 +38,17 @@ fn ior() -> impl Strategy<Value = Ior> {
 /// Reads the message, which takes up all of `out`, and checks that each prefix of it is incomplete.
 fn read(out: &[u8]) -> GiopMessage<'_> {
     let message = GiopMessage::parse(out).unwrap();
-    assert_eq!(next_message(out, MOST), Ok(NextMessage::Whole { header: message.header, len: out.len() }));
+    assert_eq!(
+        next_message(out, MAX_MESSAGE),
+        Ok(NextMessage::Whole { header: message.header, len: out.len() })
+    );
     for end in 0..out.len() {
-        let Ok(NextMessage::Partial { missing, .. }) = next_message(&out[..end], MOST) else {
+        let Ok(NextMessage::Partial { missing, .. }) = next_message(&out[..end], MAX_MESSAGE) else {
             panic!("cut at {end}")
         };
         assert_eq!(missing, if end < HEADER_LEN { HEADER_LEN } else { out.len() } - end);
         match GiopMessage::parse(&out[..end]) {
-            Ok(part) => assert_eq!(part.id(), message.id()),
+            Ok(prefix) => assert_eq!(prefix.id(), message.id()),
             Err(error) => assert_eq!(error, GiopError::Truncated, "at {end}"),
         }
     }
@@ -54,11 +57,11 @@ fn read(out: &[u8]) -> GiopMessage<'_> {
 
 /// Checks that a corrupted message causes no worse than an error.
 fn break_everywhere(out: &[u8]) {
-    for at in HEADER_LEN..out.len() {
+    for start in HEADER_LEN..out.len() {
         let mut broken = out.to_vec();
-        let end = (at + 4).min(out.len());
-        for with in [[0xff; 4], [0, 0, 0, 200], [200, 0, 0, 0], [0x7f, 0xff, 0xff, 0xff]] {
-            broken[at..end].copy_from_slice(&with[..end - at]);
+        let end = (start + 4).min(out.len());
+        for pattern in [[0xff; 4], [0, 0, 0, 200], [200, 0, 0, 0], [0x7f, 0xff, 0xff, 0xff]] {
+            broken[start..end].copy_from_slice(&pattern[..end - start]);
             if let Ok(GiopMessage { header, content: MessageContent::Request(request) }) =
                 GiopMessage::parse(&broken)
             {
@@ -69,14 +72,14 @@ fn break_everywhere(out: &[u8]) {
             let _ = rewrite::set_id(&mut broken.clone(), 1);
         }
         broken.copy_from_slice(out);
-        broken.truncate(at);
+        broken.truncate(start);
         // The message ends early, though its header claims that this is all of it.
         let header =
-            GiopHeader { size: (at - HEADER_LEN) as u32, ..GiopHeader::parse(out).unwrap().unwrap() };
-        let mut whole = Vec::new();
-        header.write(&mut whole);
-        whole.extend_from_slice(&broken[HEADER_LEN..]);
-        let _ = GiopMessage::parse(&whole);
+            GiopHeader { size: (start - HEADER_LEN) as u32, ..GiopHeader::parse(out).unwrap().unwrap() };
+        let mut message = Vec::new();
+        header.write(&mut message);
+        message.extend_from_slice(&broken[HEADER_LEN..]);
+        let _ = GiopMessage::parse(&message);
     }
 }
 
@@ -145,9 +148,9 @@ proptest! {
     #[test]
     fn forwards_survive(form in form(), id: u32, ior in ior()) {
         let mut out = b"another message".to_vec();
-        let at = out.len();
+        let start = out.len();
         write::forward(&mut out, form, id, &ior);
-        let MessageContent::Reply(reply) = read(&out[at..]).content else { panic!("it is a reply") };
+        let MessageContent::Reply(reply) = read(&out[start..]).content else { panic!("it is a reply") };
         prop_assert_eq!((reply.status, reply.forward(form.order)), (ReplyStatus::Forward, Some(ior.clone())));
         let mut out = Vec::new();
         write::locate_forward(&mut out, form, id, &ior);
@@ -208,12 +211,12 @@ proptest! {
         write::request(&mut out, form, &head, |writer| writer.bytes(&body));
         let header = GiopHeader::parse(&out).unwrap().unwrap();
         let body_at = GiopRequest::read(&header, &out).unwrap().body_offset;
-        let there = &out[..(body_at + came).min(out.len())];
-        let request = GiopRequest::read(&header, there).unwrap();
+        let received = &out[..(body_at + came).min(out.len())];
+        let request = GiopRequest::read(&header, received).unwrap();
         let mut new = Vec::new();
         let changes = rewrite::GiopRewrite { id: 9, key: &key, context: None };
-        rewrite::request(&header, there, &request, &changes, &mut new).unwrap();
-        new.extend_from_slice(&out[there.len()..]);
+        rewrite::request(&header, received, &request, &changes, &mut new).unwrap();
+        new.extend_from_slice(&out[received.len()..]);
         let MessageContent::Request(request) = read(&new).content else { panic!("it is a request") };
         prop_assert_eq!((request.id, request.body), (9, &body[..]));
     }
@@ -235,44 +238,44 @@ proptest! {
 
 #[test]
 fn the_rest_of_the_messages() {
-    for form in forms() {
+    for format in forms() {
         for id in [0, 1, u32::MAX] {
             let mut out = Vec::new();
-            write::cancel(&mut out, form, id);
+            write::cancel(&mut out, format, id);
             assert_eq!(read(&out).content, MessageContent::CancelRequest(id));
             let mut out = Vec::new();
-            write::locate_request(&mut out, form, id, &TargetAddress::Key(b"key"));
+            write::locate_request(&mut out, format, id, &TargetAddress::Key(b"key"));
             let target = TargetAddress::Key(b"key");
             assert_eq!(read(&out).content, MessageContent::LocateRequest(LocateRequest { id, target }));
-            for (here, status) in [(true, LocateStatus::Here), (false, LocateStatus::Unknown)] {
+            for (is_here, status) in [(true, LocateStatus::Here), (false, LocateStatus::Unknown)] {
                 let mut out = Vec::new();
-                write::locate_status(&mut out, form, id, here);
+                write::locate_status(&mut out, format, id, is_here);
                 assert_eq!(
                     read(&out).content,
                     MessageContent::LocateReply(LocateReply { id, status, body: &[] })
                 );
             }
             let mut out = Vec::new();
-            write::exception(&mut out, form, id, &SystemException::TRANSIENT);
+            write::exception(&mut out, format, id, &SystemException::TRANSIENT);
             let MessageContent::Reply(reply) = read(&out).content else { panic!("it is a reply") };
-            assert_eq!(reply.exception(form.order), Some(SystemException::TRANSIENT));
+            assert_eq!(reply.exception(format.order), Some(SystemException::TRANSIENT));
             let mut out = Vec::new();
-            write::locate_exception(&mut out, form, id, &SystemException::TRANSIENT);
+            write::locate_exception(&mut out, format, id, &SystemException::TRANSIENT);
             let MessageContent::LocateReply(reply) = read(&out).content else {
                 panic!("it is a locate reply")
             };
-            if form.version == GiopVersion::V1_2 {
-                let mut reader = CdrReader::with_origin(reply.body, form.order, LocateReply::BODY_OFFSET);
+            if format.version == GiopVersion::V1_2 {
+                let mut reader = CdrReader::with_origin(reply.body, format.order, LocateReply::BODY_OFFSET);
                 assert_eq!(SystemException::read(&mut reader), Ok(SystemException::TRANSIENT));
             } else {
                 assert_eq!(reply.status, LocateStatus::Here);
             }
         }
         let mut out = Vec::new();
-        write::close(&mut out, form);
+        write::close(&mut out, format);
         assert_eq!(read(&out).content, MessageContent::CloseConnection);
         let mut out = Vec::new();
-        write::error(&mut out, form);
+        write::error(&mut out, format);
         assert_eq!(read(&out).content, MessageContent::MessageError);
     }
 }
@@ -280,10 +283,10 @@ fn the_rest_of_the_messages() {
 /// The body of a locate reply follows its status immediately, in 1.2, too: at 20, which is no multiple of 8.
 #[test]
 fn a_locate_forward_is_not_aligned_to_eight() {
-    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Big };
+    let format = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Big };
     let ior = Ior { type_id: b"T".to_vec(), profiles: Vec::new() };
     let mut out = Vec::new();
-    write::locate_forward(&mut out, form, 7, &ior);
+    write::locate_forward(&mut out, format, 7, &ior);
     assert_eq!(out, b"GIOP\x01\x02\0\x04\0\0\0\x14\0\0\0\x07\0\0\0\x02\0\0\0\x02T\0\0\0\0\0\0\0");
 }
 
@@ -301,31 +304,37 @@ fn sizes_are_limited() {
     assert!(matches!(next_message(&out, 1025), Ok(NextMessage::Partial { missing: 1013, .. })));
     assert!(next_message(&out, 1024).is_err());
     GiopHeader { size: u32::MAX, ..header }.write(&mut out);
-    assert!(next_message(&out[12..], MOST).is_err());
+    assert!(next_message(&out[12..], MAX_MESSAGE).is_err());
 }
 
 #[test]
 fn fragments_are_bounded() {
-    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Little };
-    let piece = |id: u32, kind: MessageType, len: u32| {
+    let format = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Little };
+    let fragment = |id: u32, kind: MessageType, len: u32| {
         let mut out = Vec::new();
-        GiopHeader { version: form.version, order: form.order, more_fragments: true, kind, size: len + 4 }
-            .write(&mut out);
+        GiopHeader {
+            version: format.version,
+            order: format.order,
+            more_fragments: true,
+            kind,
+            size: len + 4,
+        }
+        .write(&mut out);
         out.extend_from_slice(&id.to_le_bytes());
         out.extend(std::iter::repeat_n(0, len as usize));
         out
     };
     let mut assembler = FragmentAssembler::new(AssemblyLimits { messages: 2, bytes: 200 });
-    assert_eq!(assembler.accept(&piece(1, MessageType::Request, 24)), Ok(None));
-    assert_eq!(assembler.accept(&piece(2, MessageType::Request, 24)), Ok(None));
-    assert!(assembler.accept(&piece(3, MessageType::Request, 24)).is_err(), "a third message");
-    assert!(assembler.accept(&piece(1, MessageType::Fragment, 121)).is_err(), "201 bytes");
-    assert_eq!(assembler.accept(&piece(1, MessageType::Fragment, 120)), Ok(None));
+    assert_eq!(assembler.accept(&fragment(1, MessageType::Request, 24)), Ok(None));
+    assert_eq!(assembler.accept(&fragment(2, MessageType::Request, 24)), Ok(None));
+    assert!(assembler.accept(&fragment(3, MessageType::Request, 24)).is_err(), "a third message");
+    assert!(assembler.accept(&fragment(1, MessageType::Fragment, 121)).is_err(), "201 bytes");
+    assert_eq!(assembler.accept(&fragment(1, MessageType::Fragment, 120)), Ok(None));
     let mut cancel = Vec::new();
-    write::cancel(&mut cancel, form, 1);
+    write::cancel(&mut cancel, format, 1);
     assert!(assembler.accept(&cancel).unwrap().is_some());
     assert_eq!(assembler.len(), 1);
-    assert_eq!(assembler.accept(&piece(3, MessageType::Request, 100)), Ok(None), "there is room again");
+    assert_eq!(assembler.accept(&fragment(3, MessageType::Request, 100)), Ok(None), "there is room again");
 }
 
 #[test]
@@ -346,15 +355,15 @@ fn keys_are_found_however_an_object_is_named() {
 
 #[test]
 fn corbalocs() {
-    let place = |version, host: &str, port| IiopAddress { version, host: host.to_string(), port };
-    let read: Corbaloc = "corbaloc::a,iiop:1.2@[::1]:88,:1.1@b:1/k%20/%ff".parse().unwrap();
-    let places = [
-        place(GiopVersion::V1_0, "a", 2809),
-        place(GiopVersion::V1_2, "::1", 88),
-        place(GiopVersion::V1_1, "b", 1),
+    let address = |version, host: &str, port| IiopAddress { version, host: host.to_string(), port };
+    let parsed: Corbaloc = "corbaloc::a,iiop:1.2@[::1]:88,:1.1@b:1/k%20/%ff".parse().unwrap();
+    let addresses = [
+        address(GiopVersion::V1_0, "a", 2809),
+        address(GiopVersion::V1_2, "::1", 88),
+        address(GiopVersion::V1_1, "b", 1),
     ];
-    assert_eq!((&read.addresses[..], &read.key[..]), (&places[..], &b"k /\xff"[..]));
-    assert_eq!(read.to_string(), "corbaloc:iiop:1.0@a:2809,iiop:1.2@[::1]:88,iiop:1.1@b:1/k%20/%ff");
+    assert_eq!((&parsed.addresses[..], &parsed.key[..]), (&addresses[..], &b"k /\xff"[..]));
+    assert_eq!(parsed.to_string(), "corbaloc:iiop:1.0@a:2809,iiop:1.2@[::1]:88,iiop:1.1@b:1/k%20/%ff");
     let name: Corbaname = "corbaname::h:5#bank/a%2eb.c".parse().unwrap();
     assert_eq!((&name.service.key[..], &name.name[..]), (&b"NameService"[..], "bank/a.b.c"));
     let rir = "corbaloc:rir:/NameService".parse::<Corbaloc>().unwrap_err();
@@ -376,9 +385,9 @@ fn other_addresses_are_read() {
         components,
     };
     let ior = Ior { type_id: b"IDL:T:1.0".to_vec(), profiles: vec![profile.to_tagged(ByteOrder::Big)] };
-    let again = ior.to_string().parse::<Ior>().unwrap().first_iiop_profile().unwrap();
-    assert_eq!(again, profile);
-    let places: Vec<String> = again.addresses().map(|place| place.to_string()).collect();
-    assert_eq!(places, ["[::1]:1", "[fe80::1]:4711"]);
-    assert_eq!(again.components[0].code_sets(), Some(CodeSets::common_sets()));
+    let reparsed = ior.to_string().parse::<Ior>().unwrap().first_iiop_profile().unwrap();
+    assert_eq!(reparsed, profile);
+    let addresses: Vec<String> = reparsed.addresses().map(|address| address.to_string()).collect();
+    assert_eq!(addresses, ["[::1]:1", "[fe80::1]:4711"]);
+    assert_eq!(reparsed.components[0].code_sets(), Some(CodeSets::common_sets()));
 }

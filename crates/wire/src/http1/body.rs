@@ -37,20 +37,20 @@ impl BodyFraming {
         match self {
             Self::Done => Ok(0),
             Self::UntilClose => Ok(input.len()),
-            Self::Length(left) => {
-                let taken = (*left).min(input.len() as u64);
-                *left -= taken;
-                if *left == 0 {
+            Self::Length(remaining) => {
+                let consumed = (*remaining).min(input.len() as u64);
+                *remaining -= consumed;
+                if *remaining == 0 {
                     *self = Self::Done;
                 }
-                Ok(taken as usize)
+                Ok(consumed as usize)
             }
             Self::Chunked(chunked) => {
-                let taken = chunked.feed(input)?;
+                let consumed = chunked.feed(input)?;
                 if chunked.is_done() {
                     *self = Self::Done;
                 }
-                Ok(taken)
+                Ok(consumed)
             }
         }
     }
@@ -152,11 +152,11 @@ impl ChunkedParser {
     /// Returns the number of bytes at the beginning of `input` that belong to the body.
     #[inline(never)]
     fn feed(&mut self, input: &[u8]) -> Result<usize, BodyError> {
-        let mut taken = 0;
-        while taken < input.len() && !self.is_done() {
-            taken += self.next_piece(&input[taken..])?.len();
+        let mut consumed = 0;
+        while consumed < input.len() && !self.is_done() {
+            consumed += self.next_piece(&input[consumed..])?.len();
         }
-        Ok(taken)
+        Ok(consumed)
     }
 
     /// Consumes the next run of bytes of `input`, which must not be empty. Callers must not call it on a
@@ -166,36 +166,36 @@ impl ChunkedParser {
     /// The framing is malformed or over a limit.
     pub fn next_piece(&mut self, input: &[u8]) -> Result<ChunkPiece, BodyError> {
         if self.state == ChunkedState::Content {
-            let taken = self.remaining.min(input.len() as u64);
-            self.remaining -= taken;
+            let consumed = self.remaining.min(input.len() as u64);
+            self.remaining -= consumed;
             if self.remaining == 0 {
                 self.state = ChunkedState::ContentCr;
             }
-            return Ok(ChunkPiece::Content(taken as usize));
+            return Ok(ChunkPiece::Content(consumed as usize));
         }
-        let (mut taken, mut kind) = (0, None);
+        let (mut consumed, mut kind) = (0, None);
         for byte in input {
             if matches!(self.state, ChunkedState::Content | ChunkedState::Done) {
                 break;
             }
-            let next = self.kind(*byte);
+            let next = self.framing_kind(*byte);
             if *kind.get_or_insert(next) != next {
                 break;
             }
-            self.framing(*byte)?;
-            taken += 1;
+            self.advance(*byte)?;
+            consumed += 1;
         }
         Ok(match kind {
-            Some(FramingKind::Padding) => ChunkPiece::Padding(taken),
-            Some(FramingKind::Trailer) => ChunkPiece::Trailer(taken),
-            Some(FramingKind::Framing) | None => ChunkPiece::Framing(taken),
+            Some(FramingKind::Padding) => ChunkPiece::Padding(consumed),
+            Some(FramingKind::Trailer) => ChunkPiece::Trailer(consumed),
+            Some(FramingKind::Framing) | None => ChunkPiece::Framing(consumed),
         })
     }
 
     /// Returns the kind of the next byte of framing.
-    fn kind(&self, byte: u8) -> FramingKind {
+    fn framing_kind(&self, byte: u8) -> FramingKind {
         match self.state {
-            ChunkedState::Size | ChunkedState::Padding if is_white(byte) => FramingKind::Padding,
+            ChunkedState::Size | ChunkedState::Padding if is_blank(byte) => FramingKind::Padding,
             ChunkedState::Trailer if byte != b'\r' => FramingKind::Trailer,
             ChunkedState::Trailer | ChunkedState::EndLf if self.trailer > 0 => FramingKind::Trailer,
             ChunkedState::TrailerName
@@ -206,17 +206,17 @@ impl ChunkedParser {
         }
     }
 
-    fn framing(&mut self, byte: u8) -> Result<(), BodyError> {
+    fn advance(&mut self, byte: u8) -> Result<(), BodyError> {
         self.state = match (self.state, byte) {
             (ChunkedState::Size, b'\r') if self.digits > 0 => ChunkedState::SizeLf,
             (ChunkedState::Size, b';') if self.digits > 0 => ChunkedState::Extension,
             // White space before an extension is to be accepted (RFC 9112 section 7.1.1).
-            (ChunkedState::Size, byte) if is_white(byte) && self.digits > 0 => {
+            (ChunkedState::Size, byte) if is_blank(byte) && self.digits > 0 => {
                 self.extension_byte(ChunkedState::Padding)?
             }
             (ChunkedState::Padding, b';') => ChunkedState::Extension,
             (ChunkedState::Padding, b'\r') if self.lenient => ChunkedState::SizeLf,
-            (ChunkedState::Padding, byte) if is_white(byte) => self.extension_byte(ChunkedState::Padding)?,
+            (ChunkedState::Padding, byte) if is_blank(byte) => self.extension_byte(ChunkedState::Padding)?,
             (ChunkedState::Padding, _) => return Err(BodyError("white space follows a chunk size")),
             (ChunkedState::Size, byte) => {
                 let digit =
@@ -250,7 +250,7 @@ impl ChunkedParser {
                 self.trailer_byte(ChunkedState::TrailerName)?
             }
             (ChunkedState::TrailerName | ChunkedState::TrailerPadding, byte)
-                if is_white(byte) && self.lenient =>
+                if is_blank(byte) && self.lenient =>
             {
                 self.trailer_byte(ChunkedState::TrailerPadding)?
             }
@@ -287,7 +287,7 @@ impl ChunkedParser {
     }
 }
 
-fn is_white(byte: u8) -> bool {
+fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
@@ -305,13 +305,13 @@ mod tests {
     /// Feeds `input` in pieces that end at each of `cuts`. Returns the consumed bytes, and whether the body
     /// ended.
     fn feed(mut body: BodyFraming, input: &[u8], cuts: &[usize]) -> Result<(usize, bool), BodyError> {
-        let mut taken = 0;
+        let mut consumed = 0;
         for end in cuts.iter().copied().chain([input.len()]) {
-            while taken < end && !body.is_done() {
-                taken += body.feed(&input[taken..end])?;
+            while consumed < end && !body.is_done() {
+                consumed += body.feed(&input[consumed..end])?;
             }
         }
-        Ok((taken, body.is_done()))
+        Ok((consumed, body.is_done()))
     }
 
     const GOOD: &[&[u8]] = &[
@@ -325,17 +325,17 @@ mod tests {
     fn good_bodies_end_where_they_end_however_they_are_cut() {
         for good in GOOD {
             let message = [*good, b"GET / HTTP/1.1\r\n"].concat();
-            let whole = feed(BodyFraming::Chunked(ChunkedParser::new()), &message, &[]);
-            assert_eq!(whole, Ok((good.len(), true)));
+            let uncut = feed(BodyFraming::Chunked(ChunkedParser::new()), &message, &[]);
+            assert_eq!(uncut, Ok((good.len(), true)));
             for cut in 0..good.len() {
                 assert_eq!(
                     feed(BodyFraming::Chunked(ChunkedParser::new()), &message, &[cut]),
-                    whole,
+                    uncut,
                     "cut at {cut}"
                 );
             }
-            let each: Vec<usize> = (0..good.len()).collect();
-            assert_eq!(feed(BodyFraming::Chunked(ChunkedParser::new()), &message, &each), whole);
+            let all_cuts: Vec<usize> = (0..good.len()).collect();
+            assert_eq!(feed(BodyFraming::Chunked(ChunkedParser::new()), &message, &all_cuts), uncut);
         }
     }
 

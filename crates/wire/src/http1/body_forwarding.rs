@@ -25,11 +25,11 @@ pub struct ForwardedBytes {
 
 impl TrailerFilter {
     /// Creates the trailers of a body whose head lists `named` in `Connection`: these are never forwarded.
-    pub fn excluding<'b>(named: impl Iterator<Item = &'b [u8]>) -> Self {
-        let named: Vec<Box<[u8]>> = named.map(Into::into).collect();
+    pub fn excluding<'b>(connection_names: impl Iterator<Item = &'b [u8]>) -> Self {
+        let connection_names: Vec<Box<[u8]>> = connection_names.map(Into::into).collect();
         Self(
-            (!named.is_empty())
-                .then(|| Box::new(HeldTrailers { section: Vec::new(), connection_names: named })),
+            (!connection_names.is_empty())
+                .then(|| Box::new(HeldTrailers { section: Vec::new(), connection_names })),
         )
     }
 
@@ -63,30 +63,30 @@ impl TrailerFilter {
         let BodyFraming::Chunked(chunks) = body else {
             return Ok(ForwardedBytes { consumed: 0, unchanged: true });
         };
-        let (mut taken, mut from, mut as_is) = (0, 0, true);
-        while taken < input.len() && !chunks.is_done() {
-            let piece = chunks.next_piece(&input[taken..])?;
-            let end = taken + piece.len();
+        let (mut consumed, mut copied_until, mut unchanged) = (0, 0, true);
+        while consumed < input.len() && !chunks.is_done() {
+            let piece = chunks.next_piece(&input[consumed..])?;
+            let end = consumed + piece.len();
             if let ChunkPiece::Padding(_) | ChunkPiece::Trailer(_) = piece {
-                as_is = false;
-                out.extend_from_slice(&input[from..taken]);
-                from = end;
+                unchanged = false;
+                out.extend_from_slice(&input[copied_until..consumed]);
+                copied_until = end;
             }
             if let ChunkPiece::Trailer(_) = piece {
-                self.0.get_or_insert_default().section.extend_from_slice(&input[taken..end]);
+                self.0.get_or_insert_default().section.extend_from_slice(&input[consumed..end]);
             }
-            taken = end;
+            consumed = end;
         }
-        if !as_is {
-            out.extend_from_slice(&input[from..taken]);
+        if !unchanged {
+            out.extend_from_slice(&input[copied_until..consumed]);
         }
         if chunks.is_done() {
             *body = BodyFraming::Done;
-            if let Some(held) = self.0.take().filter(|held| !held.section.is_empty()) {
-                held.write(out, keep);
+            if let Some(trailers) = self.0.take().filter(|trailers| !trailers.section.is_empty()) {
+                trailers.write(out, keep);
             }
         }
-        Ok(ForwardedBytes { consumed: taken, unchanged: as_is })
+        Ok(ForwardedBytes { consumed, unchanged })
     }
 }
 
@@ -94,10 +94,10 @@ impl HeldTrailers {
     /// Appends the trailer section to forward.
     fn write(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&[u8], &[u8]) -> bool) {
         for (name, value) in trailer_fields(&self.section) {
-            let named = self.connection_names.iter().any(|other| name.eq_ignore_ascii_case(other));
-            if !named && is_trailer_field(name) && keep(name, value) {
-                for part in [name, b": ", value, b"\r\n"] {
-                    out.extend_from_slice(part);
+            let is_named = self.connection_names.iter().any(|other| name.eq_ignore_ascii_case(other));
+            if !is_named && is_trailer_field(name) && keep(name, value) {
+                for bytes in [name, b": ", value, b"\r\n"] {
+                    out.extend_from_slice(bytes);
                 }
             }
         }
@@ -121,21 +121,21 @@ mod tests {
 
     /// Returns the forwarded text of a body that arrives in pieces of `size` bytes, and whether all of it was
     /// unchanged.
-    fn passed(text: &str, size: usize, named: &[&str]) -> (String, bool) {
-        let mut trailers = TrailerFilter::excluding(named.iter().map(|name| name.as_bytes()));
-        let (mut body, mut out, mut whole) =
+    fn passed(text: &str, size: usize, connection_names: &[&str]) -> (String, bool) {
+        let mut trailers = TrailerFilter::excluding(connection_names.iter().map(|name| name.as_bytes()));
+        let (mut body, mut out, mut unchanged) =
             (BodyFraming::Chunked(ChunkedParser::for_response()), Vec::new(), true);
         for piece in text.as_bytes().chunks(size) {
-            let passed =
+            let forwarded =
                 trailers.pass(&mut body, piece, &mut out, |name, _| name != b"Kept-Back").expect("good");
-            assert_eq!(passed.consumed, piece.len());
-            if passed.unchanged {
+            assert_eq!(forwarded.consumed, piece.len());
+            if forwarded.unchanged {
                 out.extend_from_slice(piece);
             }
-            whole &= passed.unchanged;
+            unchanged &= forwarded.unchanged;
         }
         assert_eq!(body, BodyFraming::Done);
-        (String::from_utf8(out).expect("text"), whole)
+        (String::from_utf8(out).expect("text"), unchanged)
     }
 
     #[test]
@@ -152,9 +152,9 @@ mod tests {
                     chunked\r\ncontent_length: 7\r\n\
                     X-Forwarded-For: 6.6.6.6\r\nX-Hop: a\r\nKept-Back: b\r\nCookie: c\r\nEmpty:\r\nSpaced \
                     \t: d\r\n\r\n";
-        let left = "5\r\nhello\r\n0\r\nX-Sum: 1\r\nEmpty: \r\nSpaced: d\r\n\r\n";
+        let expected = "5\r\nhello\r\n0\r\nX-Sum: 1\r\nEmpty: \r\nSpaced: d\r\n\r\n";
         for size in 1..=body.len() {
-            assert_eq!(passed(body, size, &["x-hop", "close"]), (left.to_owned(), false), "{size}");
+            assert_eq!(passed(body, size, &["x-hop", "close"]), (expected.to_owned(), false), "{size}");
         }
         assert_eq!(passed("0\r\nAuthorization: a\r\n\r\n", 99, &[]).0, "0\r\n\r\n");
     }
@@ -163,8 +163,12 @@ mod tests {
     fn white_space_around_sizes_is_written_anew() {
         let body = "5 \t\r\nhello\r\n3 ; a=b\r\nabc\r\n0  \r\n\r\n";
         for size in 1..=body.len() {
-            let (text, whole) = passed(body, size, &[]);
-            assert_eq!((text.as_str(), whole), ("5\r\nhello\r\n3; a=b\r\nabc\r\n0\r\n\r\n", false), "{size}");
+            let (text, unchanged) = passed(body, size, &[]);
+            assert_eq!(
+                (text.as_str(), unchanged),
+                ("5\r\nhello\r\n3; a=b\r\nabc\r\n0\r\n\r\n", false),
+                "{size}"
+            );
         }
     }
 }

@@ -59,14 +59,14 @@ impl MarkedFields {
     /// Marks a line. Returns `false` if there are too many marks.
     #[inline(always)]
     #[must_use]
-    pub(super) fn add(&mut self, line: &FieldLine<'_>, why: DropReason) -> bool {
-        self.push(MarkedField { start: line.start, end: line.end, reason: why })
+    pub(super) fn add(&mut self, line: &FieldLine<'_>, reason: DropReason) -> bool {
+        self.push(MarkedField { start: line.start, end: line.end, reason })
     }
 
     #[inline]
     fn push(&mut self, mark: MarkedField) -> bool {
-        let Some(place) = self.lines.get_mut(self.len) else { return false };
-        *place = mark;
+        let Some(slot) = self.lines.get_mut(self.len) else { return false };
+        *slot = mark;
         self.len += 1;
         true
     }
@@ -123,16 +123,16 @@ impl ConnectionOptions {
 /// the next hop. Returns `false` if there are too many of them, or of their names. `at` is the offset of the
 /// fields.
 #[must_use]
-pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut MarkedFields) -> bool {
-    let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
-    for (nth, token) in named_by_connection(head, at).enumerate() {
-        if nth == MAX_NAMED {
+pub(super) fn mark_named(head: &[u8], fields_start: usize, marks: &mut MarkedFields) -> bool {
+    let protected = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
+    for (index, token) in named_by_connection(head, fields_start).enumerate() {
+        if index == MAX_NAMED {
             return false;
         }
-        if vital.iter().any(|name| token.eq_ignore_ascii_case(name)) {
+        if protected.iter().any(|name| token.eq_ignore_ascii_case(name)) {
             continue;
         }
-        for line in lines(head, at).filter(|line| line.name().eq_ignore_ascii_case(token)) {
+        for line in lines(head, fields_start).filter(|line| line.name().eq_ignore_ascii_case(token)) {
             // Fields that identify the client keep their own mark, even if `Connection` names them.
             if marks.find(&line).is_none() && !marks.add(&line, DropReason::Hop) {
                 return false;
@@ -148,10 +148,10 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut MarkedFields) -> bo
 /// fields.
 #[cold]
 #[must_use]
-pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut MarkedFields) -> bool {
-    let length =
+pub(super) fn mark_length(head: &[u8], fields_start: usize, marks: &mut MarkedFields) -> bool {
+    let is_framing_field =
         |line: &FieldLine<'_>| line.has_name(b"content-length") || line.has_name(b"transfer-encoding");
-    for line in lines(head, at).filter(length) {
+    for line in lines(head, fields_start).filter(is_framing_field) {
         if let Some(mark) = marks.find(&line) {
             mark.reason = DropReason::Hop;
         } else if !marks.add(&line, DropReason::Hop) {
@@ -163,8 +163,8 @@ pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut MarkedFields) -> b
 }
 
 /// Returns the names in the `Connection` fields of a head. `at` is the offset of its fields.
-pub(super) fn named_by_connection(head: &[u8], at: usize) -> impl Iterator<Item = &[u8]> {
-    let lists = lines(head, at).filter(|line| line.has_name(b"connection"));
+pub(super) fn named_by_connection(head: &[u8], fields_start: usize) -> impl Iterator<Item = &[u8]> {
+    let lists = lines(head, fields_start).filter(|line| line.has_name(b"connection"));
     lists.flat_map(|line| list_elements(line.value())).filter(|token| !token.is_empty())
 }
 
@@ -191,11 +191,11 @@ pub(super) fn copy_lines(
     head: &[u8],
     from: usize,
     marks: &MarkedFields,
-    drop: impl Fn(DropReason) -> bool,
+    should_drop: impl Fn(DropReason) -> bool,
     out: &mut Vec<u8>,
 ) {
     let mut keep_from = from;
-    for mark in marks.as_slice().iter().filter(|mark| drop(mark.reason)) {
+    for mark in marks.as_slice().iter().filter(|mark| should_drop(mark.reason)) {
         // Runs of kept lines are copied at once.
         if mark.start > keep_from {
             out.extend_from_slice(&head[keep_from..mark.start]);

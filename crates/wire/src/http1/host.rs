@@ -5,9 +5,9 @@ use core::net::Ipv6Addr;
 use super::scan;
 
 /// The class of bytes that are invalid in hosts and ports.
-const NEVER: u8 = 1;
+const FORBIDDEN: u8 = 1;
 /// The class of bytes that are valid in some positions.
-const SOMEWHERE: u8 = 2;
+const POSITIONAL: u8 = 2;
 
 /// The class of each byte in a host: 0 for those that are valid anywhere in a name.
 const KINDS: [u8; 256] = kinds();
@@ -15,19 +15,19 @@ const KINDS: [u8; 256] = kinds();
 const fn kinds() -> [u8; 256] {
     // Unreserved characters and sub-delims (RFC 3986 section 3.2.2), but no comma: in a field it separates
     // values.
-    let name = scan::letters_digits_and(b"-._~!$&'()*+;=");
-    let mut kinds = [NEVER; 256];
+    let name_bytes = scan::letters_digits_and(b"-._~!$&'()*+;=");
+    let mut kinds = [FORBIDDEN; 256];
     let mut byte = 0;
     while byte < 256 {
-        if name[byte] {
+        if name_bytes[byte] {
             kinds[byte] = 0;
         }
         byte += 1;
     }
-    let mut some = [b':', b'[', b']', b'%'].as_slice();
-    while let [byte, rest @ ..] = some {
-        kinds[*byte as usize] = SOMEWHERE;
-        some = rest;
+    let mut delimiters = [b':', b'[', b']', b'%'].as_slice();
+    while let [byte, rest @ ..] = delimiters {
+        kinds[*byte as usize] = POSITIONAL;
+        delimiters = rest;
     }
     kinds
 }
@@ -43,19 +43,20 @@ pub fn is_host(text: &[u8]) -> bool {
         [ref name @ .., b':'] => name,
         _ => text,
     };
-    let (fours, rest) = name.as_chunks::<4>();
-    let fours =
-        fours.iter().fold(0, |all, four| four.iter().fold(all, |all, byte| all | KINDS[usize::from(*byte)]));
-    let kinds = rest.iter().fold(fours, |all, byte| all | KINDS[usize::from(*byte)]);
+    let (chunks, rest) = name.as_chunks::<4>();
+    let seen = chunks.iter().fold(0, |seen_kinds, chunk| {
+        chunk.iter().fold(seen_kinds, |seen_kinds, byte| seen_kinds | KINDS[usize::from(*byte)])
+    });
+    let kinds = rest.iter().fold(seen, |seen_kinds, byte| seen_kinds | KINDS[usize::from(*byte)]);
     match kinds {
         0 => !name.is_empty(),
-        SOMEWHERE => parts(text),
+        POSITIONAL => is_valid_authority(text),
         _ => false,
     }
 }
 
 /// Validates a text with colons, brackets or percent signs.
-fn parts(text: &[u8]) -> bool {
+fn is_valid_authority(text: &[u8]) -> bool {
     let port = match text {
         [b'[', literal @ ..] => {
             let Some(end) = literal.iter().position(|byte| *byte == b']') else { return false };
@@ -85,9 +86,9 @@ fn is_literal(text: &[u8]) -> bool {
         [b'v' | b'V', future @ ..] => {
             let Some(dot) = future.iter().position(|byte| *byte == b'.') else { return false };
             let (version, address) = (&future[..dot], &future[dot + 1..]);
-            let plain = |byte: &u8| KINDS[usize::from(*byte)] == 0 || *byte == b':';
-            let digits = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
-            digits && !address.is_empty() && address.iter().all(plain)
+            let is_allowed = |byte: &u8| KINDS[usize::from(*byte)] == 0 || *byte == b':';
+            let is_hex_version = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
+            is_hex_version && !address.is_empty() && address.iter().all(is_allowed)
         }
         _ => core::str::from_utf8(text).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok()),
     }
@@ -101,7 +102,7 @@ fn is_name(mut text: &[u8]) -> bool {
     loop {
         text = match text {
             [] => return true,
-            [b'%', one, other, rest @ ..] if one.is_ascii_hexdigit() && other.is_ascii_hexdigit() => rest,
+            [b'%', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => rest,
             [byte, rest @ ..] if KINDS[usize::from(*byte)] == 0 => rest,
             _ => return false,
         }

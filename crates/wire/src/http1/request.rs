@@ -78,29 +78,29 @@ pub fn request<'m, 'b>(
     max_head: usize,
     marks: &'m mut MarkedFields,
 ) -> Result<RequestHead<'m, 'b>, HeadError<RequestRejection>> {
-    let mut read = read(&input[..input.len().min(max_head)], marks);
+    let mut result = read(&input[..input.len().min(max_head)], marks);
     // Modified in place: a request is large.
-    if let Err(unread @ HeadError::Partial) = &mut read
+    if let Err(incomplete @ HeadError::Partial) = &mut result
         && input.len() >= max_head
     {
-        *unread = HeadError::Invalid(too_large(&input[..max_head]));
+        *incomplete = HeadError::Invalid(too_large(&input[..max_head]));
     }
-    read
+    result
 }
 
 impl From<ScanError> for HeadError<RequestRejection> {
-    fn from(stop: ScanError) -> Self {
-        match stop {
+    fn from(error: ScanError) -> Self {
+        match error {
             ScanError::Partial => Self::Partial,
-            ScanError::Invalid(what) => malformed(what),
+            ScanError::Invalid(message) => malformed(message),
         }
     }
 }
 
 /// Returns the refusal of a malformed request.
 #[cold]
-fn malformed(what: &'static str) -> HeadError<RequestRejection> {
-    HeadError::Invalid(RequestRejection::Malformed(what))
+fn malformed(message: &'static str) -> HeadError<RequestRejection> {
+    HeadError::Invalid(RequestRejection::Malformed(message))
 }
 
 const BAD_LINE: &str = "the request line is malformed";
@@ -127,10 +127,10 @@ pub fn is_foreign_protocol(input: &[u8]) -> bool {
     else {
         return false;
     };
-    let token = |word: &[u8]| !word.is_empty() && word.iter().all(|byte| TOKEN[usize::from(*byte)]);
-    let visible = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_graphic);
-    let http = version.get(..4).is_some_and(|name| name.eq_ignore_ascii_case(b"HTTP"));
-    token(method) && visible(target) && visible(version) && !http
+    let is_token = |word: &[u8]| !word.is_empty() && word.iter().all(|byte| TOKEN[usize::from(*byte)]);
+    let is_visible = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_graphic);
+    let is_http = version.get(..4).is_some_and(|name| name.eq_ignore_ascii_case(b"HTTP"));
+    is_token(method) && is_visible(target) && is_visible(version) && !is_http
 }
 
 #[inline(always)]
@@ -142,13 +142,13 @@ fn read<'m, 'b>(
     while let [b'\r', b'\n', ..] = input[start..] {
         start += 2;
     }
-    let (method_len, known) = match &input[start..] {
+    let (method_len, is_get) = match &input[start..] {
         // The most common method.
         [b'G', b'E', b'T', b' ', ..] => (3, true),
         line => (line.iter().position(|byte| !TOKEN[usize::from(*byte)]).ok_or(ScanError::Partial)?, false),
     };
     let method_end = start + method_len;
-    if !known && (method_len == 0 || input[method_end] != b' ') {
+    if !is_get && (method_len == 0 || input[method_end] != b' ') {
         return match input[start..] {
             [b'\r'] => Err(HeadError::Partial),
             _ => Err(malformed(BAD_LINE)),
@@ -156,16 +156,16 @@ fn read<'m, 'b>(
     }
     let target_start = method_end + 1;
     let target_end = scan::target_end(input, target_start);
-    let after = *input.get(target_end).ok_or(ScanError::Partial)?;
-    if target_end == target_start || after != b' ' {
+    let terminator = *input.get(target_end).ok_or(ScanError::Partial)?;
+    if target_end == target_start || terminator != b' ' {
         return Err(malformed(BAD_LINE));
     }
     let Some(version) = input[target_end + 1..].first_chunk::<8>() else {
         // A complete line without a version stays without one: its sender waits for a response.
-        let ended = input[target_end + 1..].iter().any(|byte| matches!(byte, b'\r' | b'\n'));
-        return Err(if ended { malformed(NO_VERSION) } else { HeadError::Partial });
+        let line_ended = input[target_end + 1..].iter().any(|byte| matches!(byte, b'\r' | b'\n'));
+        return Err(if line_ended { malformed(NO_VERSION) } else { HeadError::Partial });
     };
-    let (http10, later) = match version {
+    let (http10, later_version) = match version {
         // Compared as one value, not byte by byte.
         _ if version == b"HTTP/1.1" => (false, false),
         b"HTTP/1.0" => (true, false),
@@ -182,10 +182,10 @@ fn read<'m, 'b>(
     let line = RequestLine {
         start,
         name,
-        method: if known { MethodClass::Get } else { method_class(name) },
+        method: if is_get { MethodClass::Get } else { method_class(name) },
         target: &input[target_start..target_end],
         http10,
-        is_later_version: later,
+        is_later_version: later_version,
         end: fields,
     };
     validate(input, &line, marks)
@@ -212,17 +212,18 @@ fn disguised_reason(name: &[u8]) -> Option<DropReason> {
 /// Compares the whole name.
 #[cold]
 fn framing_field_reason(name: &[u8]) -> Option<DropReason> {
-    const USUAL: [(&[u8], DropReason); 5] = [
+    const GUARDED_FIELDS: [(&[u8], DropReason); 5] = [
         (b"content-length", DropReason::Hop),
         (b"transfer-encoding", DropReason::Hop),
         (b"x-forwarded-for", DropReason::Forwarding),
         (b"x-forwarded-host", DropReason::Forwarding),
         (b"x-forwarded-proto", DropReason::Forwarding),
     ];
-    let alike = |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other) || (*one, *other) == (b'_', b'-');
-    let same = |usual: &[u8]| name.len() == usual.len() && name.iter().zip(usual).all(alike);
-    let found = USUAL.iter().find(|(usual, _)| same(usual));
-    found.filter(|_| name.contains(&b'_')).map(|(_, why)| *why)
+    let equivalent =
+        |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other) || (*one, *other) == (b'_', b'-');
+    let is_spelling_of = |field: &[u8]| name.len() == field.len() && name.iter().zip(field).all(equivalent);
+    let found = GUARDED_FIELDS.iter().find(|(field, _)| is_spelling_of(field));
+    found.filter(|_| name.contains(&b'_')).map(|(_, reason)| *reason)
 }
 
 struct RequestLine<'b> {
@@ -252,34 +253,35 @@ fn validate<'m, 'b>(
     let mut chunked = false;
     let mut expects_continue = false;
     let mut upgrade_fields = 0;
-    let (mut index, mut at) = (0, fields);
-    let (start, method, target, later) = (line.start, line.method, line.target, line.is_later_version);
-    let mut fits = true;
+    let (mut index, mut position) = (0, fields);
+    let (start, method, target, later_version) =
+        (line.start, line.method, line.target, line.is_later_version);
+    let mut marks_fit = true;
     let len = loop {
         // Most requests end here, where too few bytes are left for the fast scan of a name.
-        if let [b'\r', b'\n', ..] = input[at..] {
-            break at + 2;
+        if let [b'\r', b'\n', ..] = input[position..] {
+            break position + 2;
         }
-        let Some(colon) = scan::scan_name(input, at)? else { break at + 2 };
+        let Some(colon) = scan::scan_name(input, position)? else { break position + 2 };
         if index == MAX_FIELDS {
             return Err(HeadError::Invalid(RequestRejection::HeadTooLarge));
         }
-        if colon - at == 4
-            && scan::matches_name(&input[at..colon], b"host")
-            && let Some((line, value)) = scan::plain_host(input, at, colon)
+        if colon - position == 4
+            && scan::matches_name(&input[position..colon], b"host")
+            && let Some((line, value)) = scan::plain_host(input, position, colon)
         {
             if host.replace(value).is_some() {
                 return Err(malformed("more than one Host"));
             }
-            fits &= marks.add(&line, DropReason::Host);
-            at = line.end;
+            marks_fit &= marks.add(&line, DropReason::Host);
+            position = line.end;
             index += 1;
             continue;
         }
-        let line = scan::scan_value(input, at, colon)?;
-        at = line.end;
+        let line = scan::scan_value(input, position, colon)?;
+        position = line.end;
         match line.name_len() {
-            2 if line.has_name(b"te") => fits &= marks.add(&line, DropReason::Hop),
+            2 if line.has_name(b"te") => marks_fit &= marks.add(&line, DropReason::Hop),
             4 if line.has_name(b"host") => {
                 let value = line.value();
                 // A target without an authority has an empty Host (RFC 9112 section 3.2).
@@ -289,7 +291,7 @@ fn validate<'m, 'b>(
                 if host.replace(value).is_some() {
                     return Err(malformed("more than one Host"));
                 }
-                fits &= marks.add(&line, DropReason::Host);
+                marks_fit &= marks.add(&line, DropReason::Host);
             }
             6 if line.has_name(b"expect") => {
                 if !line.value().eq_ignore_ascii_case(b"100-continue") {
@@ -298,17 +300,17 @@ fn validate<'m, 'b>(
                 expects_continue = !http10;
             }
             7 if line.has_name(b"upgrade") => {
-                fits &= marks.add(&line, DropReason::Hop);
+                marks_fit &= marks.add(&line, DropReason::Hop);
                 // An h2c connection would carry requests that this relay cannot see.
-                let h2c = list_elements(line.value()).any(|token| token.eq_ignore_ascii_case(b"h2c"));
-                upgrade_fields += if h2c { 2 } else { 1 };
+                let has_h2c = list_elements(line.value()).any(|token| token.eq_ignore_ascii_case(b"h2c"));
+                upgrade_fields += if has_h2c { 2 } else { 1 };
             }
-            9 if line.has_name(b"forwarded") => fits &= marks.add(&line, DropReason::Forwarding),
+            9 if line.has_name(b"forwarded") => marks_fit &= marks.add(&line, DropReason::Forwarding),
             10 if line.has_name(b"connection") => {
-                fits &= marks.add(&line, DropReason::Hop);
+                marks_fit &= marks.add(&line, DropReason::Hop);
                 connection.read(line.value());
             }
-            10 if line.has_name(b"keep-alive") => fits &= marks.add(&line, DropReason::Hop),
+            10 if line.has_name(b"keep-alive") => marks_fit &= marks.add(&line, DropReason::Hop),
             14 if line.has_name(b"content-length") => {
                 let Some(length) = self::content_length(line.value()) else {
                     return Err(malformed("Content-Length is malformed"));
@@ -317,11 +319,13 @@ fn validate<'m, 'b>(
                     return Err(malformed("more than one Content-Length"));
                 }
             }
-            14 if line.has_name(b"http2-settings") => fits &= marks.add(&line, DropReason::Hop),
-            15 if line.has_name(b"x-forwarded-for") => fits &= marks.add(&line, DropReason::Forwarding),
-            16 if line.has_name(b"x-forwarded-host") => fits &= marks.add(&line, DropReason::Forwarding),
-            16 if line.has_name(b"proxy-connection") => fits &= marks.add(&line, DropReason::Hop),
-            17 if line.has_name(b"x-forwarded-proto") => fits &= marks.add(&line, DropReason::Forwarding),
+            14 if line.has_name(b"http2-settings") => marks_fit &= marks.add(&line, DropReason::Hop),
+            15 if line.has_name(b"x-forwarded-for") => marks_fit &= marks.add(&line, DropReason::Forwarding),
+            16 if line.has_name(b"x-forwarded-host") => marks_fit &= marks.add(&line, DropReason::Forwarding),
+            16 if line.has_name(b"proxy-connection") => marks_fit &= marks.add(&line, DropReason::Hop),
+            17 if line.has_name(b"x-forwarded-proto") => {
+                marks_fit &= marks.add(&line, DropReason::Forwarding)
+            }
             17 if line.has_name(b"transfer-encoding") => {
                 if chunked || http10 {
                     return Err(malformed("Transfer-Encoding is not allowed here"));
@@ -329,7 +333,9 @@ fn validate<'m, 'b>(
                 check_coding(line.value()).map_err(HeadError::Invalid)?;
                 chunked = true;
             }
-            14..=17 if let Some(why) = disguised_reason(line.name()) => fits &= marks.add(&line, why),
+            14..=17 if let Some(reason) = disguised_reason(line.name()) => {
+                marks_fit &= marks.add(&line, reason)
+            }
             _ => {}
         }
         index += 1;
@@ -342,9 +348,9 @@ fn validate<'m, 'b>(
         return Err(malformed("no Host"));
     }
     if connection.names_others {
-        fits &= mark_named(head, fields, marks);
+        marks_fit &= mark_named(head, fields, marks);
     }
-    if !fits {
+    if !marks_fit {
         return Err(HeadError::Invalid(RequestRejection::HeadTooLarge));
     }
     let upgrade = connection.upgrade && upgrade_fields == 1 && !http10;
@@ -369,7 +375,7 @@ fn validate<'m, 'b>(
         start,
         fields,
         absolute: authority.is_some(),
-        rewrites_line: authority.is_some() || http10 || later,
+        rewrites_line: authority.is_some() || http10 || later_version,
         names_others: connection.names_others,
         marks,
     })
@@ -408,24 +414,27 @@ fn origin_form<'b>(
     if target.starts_with(b"/") && method != b"CONNECT" {
         Ok((target, None))
     } else {
-        other_form(method, target)
+        non_origin_form(method, target)
     }
 }
 
 /// Splits a target in absolute form into origin form and authority.
 #[cold]
-fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), RequestRejection> {
+fn non_origin_form<'b>(
+    method: &[u8],
+    target: &'b [u8],
+) -> Result<(&'b [u8], Option<&'b [u8]>), RequestRejection> {
     if target == b"*" && method == b"OPTIONS" {
         return Ok((target, None));
     }
     if method == b"CONNECT" {
         return Err(RequestRejection::NotImplemented("CONNECT is not relayed"));
     }
-    let after = |scheme: &[u8]| {
-        let (begin, rest) = target.split_at_checked(scheme.len())?;
-        begin.eq_ignore_ascii_case(scheme).then_some(rest)
+    let strip_scheme = |scheme: &[u8]| {
+        let (prefix, rest) = target.split_at_checked(scheme.len())?;
+        prefix.eq_ignore_ascii_case(scheme).then_some(rest)
     };
-    let Some(rest) = after(b"http://").or_else(|| after(b"https://")) else {
+    let Some(rest) = strip_scheme(b"http://").or_else(|| strip_scheme(b"https://")) else {
         return Err(RequestRejection::Malformed("the request target is malformed"));
     };
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
@@ -473,8 +482,8 @@ impl RequestHead<'_, '_> {
     /// Returns `true` if the request asks for other protocols and `allowed` accepts all of them. `allowed`
     /// receives each name without a version.
     pub fn upgrades_to(&self, allowed: impl Fn(&[u8]) -> bool) -> bool {
-        let name = |token: &'_ [u8]| token.split(|byte| *byte == b'/').next().is_some_and(&allowed);
-        self.upgrade && list_elements(self.field("upgrade").unwrap_or_default()).all(name)
+        let is_allowed = |token: &'_ [u8]| token.split(|byte| *byte == b'/').next().is_some_and(&allowed);
+        self.upgrade && list_elements(self.field("upgrade").unwrap_or_default()).all(is_allowed)
     }
 
     fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {

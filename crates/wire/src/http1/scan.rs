@@ -61,11 +61,11 @@ const CRLF: &str = "a line does not end in CRLF";
 
 /// Returns the line at `at` and its end; `None` and the end of the head for the empty line.
 #[inline(always)]
-pub(super) fn scan_line(input: &[u8], at: usize) -> Result<(Option<FieldLine<'_>>, usize), ScanError> {
-    match scan_name(input, at)? {
-        None => Ok((None, at + 2)),
+pub(super) fn scan_line(input: &[u8], start: usize) -> Result<(Option<FieldLine<'_>>, usize), ScanError> {
+    match scan_name(input, start)? {
+        None => Ok((None, start + 2)),
         Some(colon) => {
-            let line = scan_value(input, at, colon)?;
+            let line = scan_value(input, start, colon)?;
             Ok((Some(line), line.end))
         }
     }
@@ -73,57 +73,58 @@ pub(super) fn scan_line(input: &[u8], at: usize) -> Result<(Option<FieldLine<'_>
 
 /// Returns the offset of the colon after the name at `at`, or `None` for the empty line.
 #[inline(always)]
-pub(super) fn scan_name(input: &[u8], at: usize) -> Result<Option<usize>, ScanError> {
-    let colon = name_end(input, at);
-    if input.get(colon) == Some(&b':') && colon > at {
+pub(super) fn scan_name(input: &[u8], start: usize) -> Result<Option<usize>, ScanError> {
+    let colon = name_end(input, start);
+    if input.get(colon) == Some(&b':') && colon > start {
         return Ok(Some(colon));
     }
-    match input[at..] {
+    match input[start..] {
         [b'\r', b'\n', ..] => Ok(None),
-        _ => Err(bad_field(&input[at..], colon - at)),
+        _ => Err(bad_field(&input[start..], colon - start)),
     }
 }
 
 /// Returns the line at `at` whose name ends at `colon`.
 #[inline(always)]
-pub(super) fn scan_value(input: &[u8], at: usize, colon: usize) -> Result<FieldLine<'_>, ScanError> {
-    let text = text_end(input, colon + 1)?;
-    let end = crlf(input, text)?;
-    Ok(FieldLine { head: input, start: at, end, colon, value_end: text })
+pub(super) fn scan_value(input: &[u8], start: usize, colon: usize) -> Result<FieldLine<'_>, ScanError> {
+    let value_end = text_end(input, colon + 1)?;
+    let end = crlf(input, value_end)?;
+    Ok(FieldLine { head: input, start, end, colon, value_end })
 }
 
 /// Returns the line at `at` whose name ends at `colon`, and its value, if that follows one space and is a
 /// name or an IPv4 address with an optional port. Nearly all hosts are. They are scanned once, sixteen bytes
 /// at a time.
 #[inline(always)]
-pub(super) fn plain_host(input: &[u8], at: usize, colon: usize) -> Option<(FieldLine<'_>, &[u8])> {
-    let from = colon + 2;
+pub(super) fn plain_host(input: &[u8], start: usize, colon: usize) -> Option<(FieldLine<'_>, &[u8])> {
+    let host_start = colon + 2;
     if input.get(colon + 1) != Some(&b' ') {
         return None;
     }
-    let name = memchr16::find_first(input, from, |byte| !is_name_byte(byte));
-    let text = match input.get(name) {
-        Some(b':') => memchr16::find_first(input, name + 1, |byte| !byte.is_ascii_digit()),
-        _ => name,
+    let host_name_end = memchr16::find_first(input, host_start, |byte| !is_name_byte(byte));
+    let host_end = match input.get(host_name_end) {
+        Some(b':') => memchr16::find_first(input, host_name_end + 1, |byte| !byte.is_ascii_digit()),
+        _ => host_name_end,
     };
-    let line = line_with_value(input, at, colon, text);
-    (name > from && input.get(text..text + 2) == Some(b"\r\n")).then(|| (line, &input[from..text]))
+    let line = line_with_value(input, start, colon, host_end);
+    (host_name_end > host_start && input.get(host_end..host_end + 2) == Some(b"\r\n"))
+        .then(|| (line, &input[host_start..host_end]))
 }
 
 /// Returns a line whose value the caller has already scanned: it ends at `text`, before its CRLF.
 #[inline(always)]
-pub(super) fn line_with_value(input: &[u8], at: usize, colon: usize, text: usize) -> FieldLine<'_> {
-    FieldLine { head: input, start: at, end: text + 2, colon, value_end: text }
+pub(super) fn line_with_value(input: &[u8], start: usize, colon: usize, value_end: usize) -> FieldLine<'_> {
+    FieldLine { head: input, start, end: value_end + 2, colon, value_end }
 }
 
 /// Returns the reason why `input` begins with neither a field nor the empty line. Its first `name` bytes
 /// could be a name.
 #[cold]
-fn bad_field(input: &[u8], name: usize) -> ScanError {
+fn bad_field(input: &[u8], name_len: usize) -> ScanError {
     match input {
         [] | [b'\r'] => ScanError::Partial,
         [b'\r' | b'\n', ..] => ScanError::Invalid(CRLF),
-        _ if name == input.len() => ScanError::Partial,
+        _ if name_len == input.len() => ScanError::Partial,
         _ => ScanError::Invalid("a field name is malformed"),
     }
 }
@@ -131,23 +132,23 @@ fn bad_field(input: &[u8], name: usize) -> ScanError {
 /// Returns the end of the characters of a name.
 #[inline(always)]
 pub(super) fn name_end(input: &[u8], from: usize) -> usize {
-    let unlike_names = |byte: u8| !((byte | 0x20).wrapping_sub(b'a') < 26 || byte == b'-');
-    let mut at = from;
+    let is_unusual = |byte: u8| !((byte | 0x20).wrapping_sub(b'a') < 26 || byte == b'-');
+    let mut position = from;
     // Nearly all names consist of letters and hyphens; other characters are checked one by one.
     loop {
-        at = memchr16::find_first(input, at, unlike_names);
-        match input.get(at) {
-            Some(byte) if *byte != b':' && TOKEN[usize::from(*byte)] => at += 1,
-            _ => return at,
+        position = memchr16::find_first(input, position, is_unusual);
+        match input.get(position) {
+            Some(byte) if *byte != b':' && TOKEN[usize::from(*byte)] => position += 1,
+            _ => return position,
         }
     }
 }
 
 /// Returns the lines of a head that was scanned before; `at` is the offset of its fields.
-pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = FieldLine<'_>> {
+pub(super) fn lines(head: &[u8], mut position: usize) -> impl Iterator<Item = FieldLine<'_>> {
     std::iter::from_fn(move || {
-        let (line, next) = scan_line(head, at).ok()?;
-        at = next;
+        let (line, next) = scan_line(head, position).ok()?;
+        position = next;
         line
     })
 }
@@ -155,12 +156,12 @@ pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = FieldLin
 /// Returns the end of the text that begins at `from`: the first control character except a tab.
 #[inline(always)]
 pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, ScanError> {
-    let mut at = from;
+    let mut position = from;
     loop {
-        at = next_control(input, at);
-        match input.get(at) {
-            Some(b'\t') => at += 1,
-            Some(_) => return Ok(at),
+        position = next_control(input, position);
+        match input.get(position) {
+            Some(b'\t') => position += 1,
+            Some(_) => return Ok(position),
             None => return Err(ScanError::Partial),
         }
     }
@@ -175,11 +176,11 @@ pub(super) fn target_end(input: &[u8], from: usize) -> usize {
 
 /// Returns the offset after the CRLF at `at`.
 #[inline(always)]
-pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, ScanError> {
-    if input.get(at..at + 2) == Some(b"\r\n") {
-        return Ok(at + 2);
+pub(super) fn crlf(input: &[u8], position: usize) -> Result<usize, ScanError> {
+    if input.get(position..position + 2) == Some(b"\r\n") {
+        return Ok(position + 2);
     }
-    match &input[at..] {
+    match &input[position..] {
         [] | [b'\r'] => Err(ScanError::Partial),
         [b'\r' | b'\n', ..] => Err(ScanError::Invalid(CRLF)),
         _ => Err(ScanError::Invalid("a control character stands in the head")),
@@ -213,41 +214,42 @@ pub(super) fn matches_name<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool
     }
     let differ = |one: u64, other: u64| (one | 0x2020_2020_2020_2020) ^ (other | 0x2020_2020_2020_2020);
     if N < 4 {
-        let short = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        return differ(short(name), short(lower)) == 0;
+        let pack_short = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        return differ(pack_short(name), pack_short(lower)) == 0;
     }
     if N < 8 {
-        let half = |bytes: &[u8], at: usize| {
-            bytes[at..].first_chunk::<4>().map_or(0, |chunk| u64::from(u32::from_le_bytes(*chunk)))
+        let load_half = |bytes: &[u8], offset: usize| {
+            bytes[offset..].first_chunk::<4>().map_or(0, |chunk| u64::from(u32::from_le_bytes(*chunk)))
         };
-        let both = |bytes: &[u8]| half(bytes, 0) | half(bytes, N - 4) << 32;
-        return differ(both(name), both(lower)) == 0;
+        let pack_halves = |bytes: &[u8]| load_half(bytes, 0) | load_half(bytes, N - 4) << 32;
+        return differ(pack_halves(name), pack_halves(lower)) == 0;
     }
-    let word = |bytes: &[u8], at: usize| {
-        bytes[at..].first_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))
+    let load_word = |bytes: &[u8], offset: usize| {
+        bytes[offset..].first_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))
     };
-    let mut all = differ(word(name, 0), word(lower, 0)) | differ(word(name, N - 8), word(lower, N - 8));
+    let mut difference = differ(load_word(name, 0), load_word(lower, 0))
+        | differ(load_word(name, N - 8), load_word(lower, N - 8));
     if N > 16 {
-        all |= differ(word(name, 8), word(lower, 8));
+        difference |= differ(load_word(name, 8), load_word(lower, 8));
     }
-    all == 0
+    difference == 0
 }
 
 /// The characters of a field name or method (RFC 9110 section 5.6.2).
 pub(super) const TOKEN: [bool; 256] = letters_digits_and(b"!#$%&'*+-.^_`|~");
 
 /// Returns a table that is `true` for ASCII letters, digits, and the bytes in `others`.
-pub(super) const fn letters_digits_and(others: &[u8]) -> [bool; 256] {
+pub(super) const fn letters_digits_and(extra: &[u8]) -> [bool; 256] {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
         table[byte] = (byte as u8).is_ascii_alphanumeric();
         byte += 1;
     }
-    let mut other = 0;
-    while other < others.len() {
-        table[others[other] as usize] = true;
-        other += 1;
+    let mut index = 0;
+    while index < extra.len() {
+        table[extra[index] as usize] = true;
+        index += 1;
     }
     table
 }

@@ -2,7 +2,7 @@
 //! responses.
 
 /// The length of the longest name in [`HEAD_ONLY`].
-const LONGEST: usize = 22;
+const MAX_NAME_LEN: usize = 22;
 
 /// The fields that are valid in a head only (RFC 9110 section 6.5.1), in lower case and sorted. They concern
 /// framing, routing, connection options, request modifiers, authentication, cookies, content format, response
@@ -58,14 +58,15 @@ const HEAD_ONLY_PREFIXES: [&[u8]; 3] = [b"if-", b"proxy-", b"x-forwarded-"];
 /// Returns `true` if a field may be in trailers. `name` is in any case. `_` counts as `-`: servers that turn
 /// fields into variables (CGI, WSGI) cannot distinguish the two.
 pub fn is_trailer_field(name: &[u8]) -> bool {
-    let mut plain = [0; LONGEST];
-    let begin = &name[..name.len().min(LONGEST)];
-    for (plain, byte) in plain.iter_mut().zip(begin) {
-        *plain = if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let mut normalized = [0; MAX_NAME_LEN];
+    let prefix = &name[..name.len().min(MAX_NAME_LEN)];
+    for (target, byte) in normalized.iter_mut().zip(prefix) {
+        *target = if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     }
-    let plain = &plain[..begin.len()];
-    !HEAD_ONLY_PREFIXES.iter().any(|family| plain.starts_with(family))
-        && (name.len() > LONGEST || HEAD_ONLY.binary_search_by(|never| never.as_bytes().cmp(plain)).is_err())
+    let normalized = &normalized[..prefix.len()];
+    !HEAD_ONLY_PREFIXES.iter().any(|reserved_prefix| normalized.starts_with(reserved_prefix))
+        && (name.len() > MAX_NAME_LEN
+            || HEAD_ONLY.binary_search_by(|reserved| reserved.as_bytes().cmp(normalized)).is_err())
 }
 
 #[cfg(test)]
@@ -74,15 +75,15 @@ mod tests {
 
     #[test]
     fn names_are_in_order_and_none_is_longer_than_the_longest() {
-        assert!(HEAD_ONLY.is_sorted() && HEAD_ONLY.iter().all(|name| name.len() <= LONGEST));
-        assert!(HEAD_ONLY.iter().any(|name| name.len() == LONGEST));
+        assert!(HEAD_ONLY.is_sorted() && HEAD_ONLY.iter().all(|name| name.len() <= MAX_NAME_LEN));
+        assert!(HEAD_ONLY.iter().any(|name| name.len() == MAX_NAME_LEN));
     }
 
     #[test]
     fn fields_of_heads_do_not_trail_in_any_spelling() {
         for name in HEAD_ONLY {
-            let (upper, under) = (name.to_ascii_uppercase(), name.replace('-', "_"));
-            for name in [name, &upper, &under] {
+            let (upper, underscored) = (name.to_ascii_uppercase(), name.replace('-', "_"));
+            for name in [name, &upper, &underscored] {
                 assert!(!is_trailer_field(name.as_bytes()), "{name}");
             }
         }

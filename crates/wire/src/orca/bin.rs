@@ -11,30 +11,31 @@ pub(super) const MAX_DECODED: usize = MAX_LEN / 4 * 3;
 const TRUNCATED: OrcaError = OrcaError("the message is cut short");
 
 /// Decodes `value`, padded or not, into `room`.
-pub(super) fn decode<'r>(value: &[u8], room: &'r mut [u8; MAX_DECODED]) -> Result<&'r [u8], OrcaError> {
+pub(super) fn decode<'r>(value: &[u8], buffer: &'r mut [u8; MAX_DECODED]) -> Result<&'r [u8], OrcaError> {
     let unpadded = match value {
         [rest @ .., b'=', b'='] | [rest @ .., b'='] if value.len().is_multiple_of(4) => rest,
         rest => rest,
     };
     let mut len = 0;
-    for four in unpadded.chunks(4) {
+    for quad in unpadded.chunks(4) {
         let mut bits = 0_u32;
-        for byte in four {
+        for byte in quad {
             bits = bits << 6 | sextet(*byte).ok_or(OrcaError("it is not base64"))?;
         }
-        bits <<= 6 * (4 - four.len());
+        bits <<= 6 * (4 - quad.len());
         // Two characters encode one byte, three two, four three. Unused bits must be 0.
-        let whole = four.len() - 1;
+        let byte_count = quad.len() - 1;
         let bytes = bits.to_be_bytes();
-        if whole == 0 || bytes[1 + whole..].iter().any(|byte| *byte != 0) {
+        if byte_count == 0 || bytes[1 + byte_count..].iter().any(|byte| *byte != 0) {
             return Err(OrcaError("it is not base64"));
         }
-        room.get_mut(len..len + whole)
+        buffer
+            .get_mut(len..len + byte_count)
             .ok_or(OrcaError("it is too long"))?
-            .copy_from_slice(&bytes[1..1 + whole]);
-        len += whole;
+            .copy_from_slice(&bytes[1..1 + byte_count]);
+        len += byte_count;
     }
-    Ok(&room[..len])
+    Ok(&buffer[..len])
 }
 
 fn sextet(byte: u8) -> Option<u32> {
@@ -49,28 +50,28 @@ fn sextet(byte: u8) -> Option<u32> {
 }
 
 /// Reads a message.
-pub(super) fn read<'a>(message: &'a [u8], found: &mut MetricList<'a>) -> Result<(), OrcaError> {
-    let mut wire = ProtobufReader { rest: message };
-    while let Some((number, value)) = wire.field()? {
+pub(super) fn read<'a>(message: &'a [u8], metrics: &mut MetricList<'a>) -> Result<(), OrcaError> {
+    let mut reader = ProtobufReader { rest: message };
+    while let Some((number, value)) = reader.field()? {
         match (number, value) {
             (1, ProtobufValue::Fixed64(bits)) => {
-                put_metric(found, MetricKind::Field, "cpu_utilization", bits)?
+                put_metric(metrics, MetricKind::Field, "cpu_utilization", bits)?
             }
             (2, ProtobufValue::Fixed64(bits)) => {
-                put_metric(found, MetricKind::Field, "mem_utilization", bits)?
+                put_metric(metrics, MetricKind::Field, "mem_utilization", bits)?
             }
             (3, ProtobufValue::Varint(rps)) => {
-                found.upsert(OrcaMetric { kind: MetricKind::Field, name: "rps", value: rps as f64 })?;
+                metrics.upsert(OrcaMetric { kind: MetricKind::Field, name: "rps", value: rps as f64 })?;
             }
-            (4, ProtobufValue::Bytes(entry)) => read_map_entry(found, MetricKind::RequestCost, entry)?,
-            (5, ProtobufValue::Bytes(entry)) => read_map_entry(found, MetricKind::Utilization, entry)?,
+            (4, ProtobufValue::Bytes(entry)) => read_map_entry(metrics, MetricKind::RequestCost, entry)?,
+            (5, ProtobufValue::Bytes(entry)) => read_map_entry(metrics, MetricKind::Utilization, entry)?,
             (6, ProtobufValue::Fixed64(bits)) => {
-                put_metric(found, MetricKind::Field, "rps_fractional", bits)?
+                put_metric(metrics, MetricKind::Field, "rps_fractional", bits)?
             }
-            (7, ProtobufValue::Fixed64(bits)) => put_metric(found, MetricKind::Field, "eps", bits)?,
-            (8, ProtobufValue::Bytes(entry)) => read_map_entry(found, MetricKind::Named, entry)?,
+            (7, ProtobufValue::Fixed64(bits)) => put_metric(metrics, MetricKind::Field, "eps", bits)?,
+            (8, ProtobufValue::Bytes(entry)) => read_map_entry(metrics, MetricKind::Named, entry)?,
             (9, ProtobufValue::Fixed64(bits)) => {
-                put_metric(found, MetricKind::Field, "application_utilization", bits)?
+                put_metric(metrics, MetricKind::Field, "application_utilization", bits)?
             }
             (1..=9, _) => return Err(OrcaError("a field is of another type")),
             _ => {}
@@ -80,23 +81,23 @@ pub(super) fn read<'a>(message: &'a [u8], found: &mut MetricList<'a>) -> Result<
 }
 
 fn put_metric<'a>(
-    found: &mut MetricList<'a>,
+    metrics: &mut MetricList<'a>,
     kind: MetricKind,
     name: &'a str,
     bits: u64,
 ) -> Result<(), OrcaError> {
-    found.upsert(OrcaMetric { kind, name, value: f64::from_bits(bits) })
+    metrics.upsert(OrcaMetric { kind, name, value: f64::from_bits(bits) })
 }
 
 /// Reads an entry of a map.
 fn read_map_entry<'a>(
-    found: &mut MetricList<'a>,
+    metrics: &mut MetricList<'a>,
     kind: MetricKind,
     entry: &'a [u8],
 ) -> Result<(), OrcaError> {
     let (mut key, mut bits) = (&entry[..0], 0);
-    let mut wire = ProtobufReader { rest: entry };
-    while let Some((number, value)) = wire.field()? {
+    let mut reader = ProtobufReader { rest: entry };
+    while let Some((number, value)) = reader.field()? {
         match (number, value) {
             (1, ProtobufValue::Bytes(bytes)) => key = bytes,
             (2, ProtobufValue::Fixed64(value)) => bits = value,
@@ -104,7 +105,7 @@ fn read_map_entry<'a>(
             _ => {}
         }
     }
-    put_metric(found, kind, name(key)?, bits)
+    put_metric(metrics, kind, name(key)?, bits)
 }
 
 /// The unread rest of a message.

@@ -14,19 +14,19 @@ const CAMEL: [&str; 6] =
     ["cpuUtilization", "memUtilization", "applicationUtilization", "rpsFractional", "eps", "rps"];
 
 /// Reads the value after `JSON `.
-pub(super) fn read<'a>(value: &'a [u8], found: &mut MetricList<'a>) -> Result<(), OrcaError> {
+pub(super) fn read<'a>(value: &'a [u8], metrics: &mut MetricList<'a>) -> Result<(), OrcaError> {
     let mut json = JsonReader { rest: value };
     json.object(|json, key| {
-        let named = |names: [&str; 6]| names.iter().position(|name| name.as_bytes() == key);
-        if let Some(at) = named(FIELDS).or_else(|| named(CAMEL)) {
-            return json.metric(MetricKind::Field, FIELDS[at], found);
+        let position_in = |names: [&str; 6]| names.iter().position(|name| name.as_bytes() == key);
+        if let Some(index) = position_in(FIELDS).or_else(|| position_in(CAMEL)) {
+            return json.metric(MetricKind::Field, FIELDS[index], metrics);
         }
         let map = MetricKind::MAPS
             .iter()
-            .find(|(_, plain, camel)| [plain.as_bytes(), camel.as_bytes()].contains(&key));
+            .find(|(_, snake, camel)| [snake.as_bytes(), camel.as_bytes()].contains(&key));
         match map {
             Some((kind, ..)) if json.peek() == Some(b'{') => {
-                json.object(|json, key| json.metric(*kind, name(key)?, found))
+                json.object(|json, key| json.metric(*kind, name(key)?, metrics))
             }
             Some(_) if json.word(b"null") => Ok(()),
             Some(_) => Err(OrcaError("a map of metrics is no object")),
@@ -44,8 +44,8 @@ struct JsonReader<'a> {
 
 impl<'a> JsonReader<'a> {
     fn space(&mut self) {
-        let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
-        self.rest = &self.rest[self.rest.iter().take_while(|byte| blank(byte)).count()..];
+        let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
+        self.rest = &self.rest[self.rest.iter().take_while(|byte| is_blank(byte)).count()..];
     }
 
     /// Skips white space and returns the next byte without consuming it.
@@ -56,15 +56,15 @@ impl<'a> JsonReader<'a> {
 
     /// Consumes the next byte if it is `byte`.
     fn take_if(&mut self, byte: u8) -> bool {
-        let there = self.peek() == Some(byte);
-        if there {
+        let matched = self.peek() == Some(byte);
+        if matched {
             self.rest = &self.rest[1..];
         }
-        there
+        matched
     }
 
-    fn expect(&mut self, byte: u8, otherwise: &'static str) -> Result<(), OrcaError> {
-        if self.take_if(byte) { Ok(()) } else { Err(OrcaError(otherwise)) }
+    fn expect(&mut self, byte: u8, message: &'static str) -> Result<(), OrcaError> {
+        if self.take_if(byte) { Ok(()) } else { Err(OrcaError(message)) }
     }
 
     fn word(&mut self, word: &[u8]) -> bool {
@@ -75,7 +75,7 @@ impl<'a> JsonReader<'a> {
     /// Reads an object. Calls `each` with each key when its value comes next.
     fn object(
         &mut self,
-        mut each: impl FnMut(&mut Self, &'a [u8]) -> Result<(), OrcaError>,
+        mut on_entry: impl FnMut(&mut Self, &'a [u8]) -> Result<(), OrcaError>,
     ) -> Result<(), OrcaError> {
         self.expect(b'{', "it is no object")?;
         if self.take_if(b'}') {
@@ -84,7 +84,7 @@ impl<'a> JsonReader<'a> {
         loop {
             let key = self.string()?;
             self.expect(b':', "a key has no value")?;
-            each(self, key)?;
+            on_entry(self, key)?;
             if self.take_if(b'}') {
                 return Ok(());
             }
@@ -96,11 +96,11 @@ impl<'a> JsonReader<'a> {
     fn string(&mut self) -> Result<&'a [u8], OrcaError> {
         self.expect(b'"', "a string is expected")?;
         let mut escaped = false;
-        for (at, byte) in self.rest.iter().enumerate() {
+        for (index, byte) in self.rest.iter().enumerate() {
             match byte {
                 b'"' if !escaped => {
-                    let string = &self.rest[..at];
-                    self.rest = &self.rest[at + 1..];
+                    let string = &self.rest[..index];
+                    self.rest = &self.rest[index + 1..];
                     return Ok(string);
                 }
                 0..0x20 => return Err(OrcaError("a string has a control character")),
@@ -114,36 +114,37 @@ impl<'a> JsonReader<'a> {
         &mut self,
         kind: MetricKind,
         name: &'a str,
-        found: &mut MetricList<'a>,
+        metrics: &mut MetricList<'a>,
     ) -> Result<(), OrcaError> {
         let digits = match self.peek() {
             Some(b'"') => self.string()?,
             Some(b'n') if self.word(b"null") => return Ok(()),
             _ => self.digits(),
         };
-        found.add(OrcaMetric { kind, name, value: number(digits)? })
+        metrics.add(OrcaMetric { kind, name, value: number(digits)? })
     }
 
     /// Consumes all bytes that can belong to a number.
     fn digits(&mut self) -> &'a [u8] {
-        let part = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
-        let (digits, rest) = self.rest.split_at(self.rest.iter().take_while(|byte| part(byte)).count());
+        let is_number_byte = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+        let (digits, rest) =
+            self.rest.split_at(self.rest.iter().take_while(|byte| is_number_byte(byte)).count());
         self.rest = rest;
         digits
     }
 
     /// Skips a value with at most `depth` levels of nesting.
     fn skip(&mut self, depth: usize) -> Result<(), OrcaError> {
-        let Some(deeper) = depth.checked_sub(1) else { return Err(OrcaError("it is nested too deep")) };
+        let Some(next_depth) = depth.checked_sub(1) else { return Err(OrcaError("it is nested too deep")) };
         match self.peek() {
-            Some(b'{') => self.object(|json, _| json.skip(deeper)),
+            Some(b'{') => self.object(|json, _| json.skip(next_depth)),
             Some(b'[') => {
                 self.take_if(b'[');
                 if self.take_if(b']') {
                     return Ok(());
                 }
                 loop {
-                    self.skip(deeper)?;
+                    self.skip(next_depth)?;
                     if self.take_if(b']') {
                         return Ok(());
                     }

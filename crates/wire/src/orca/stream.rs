@@ -21,8 +21,8 @@ struct OrcaStreamRequest {
 pub fn stream_request(interval: Duration) -> Vec<u8> {
     let seconds = i64::try_from(interval.as_secs()).unwrap_or(i64::MAX);
     // Below 10^9, as `ProtobufDuration` requires.
-    let span = ProtobufDuration { seconds, nanos: interval.subsec_nanos() as i32 };
-    encode_frame(&OrcaStreamRequest { report_interval: Some(span) })
+    let report_interval = ProtobufDuration { seconds, nanos: interval.subsec_nanos() as i32 };
+    encode_frame(&OrcaStreamRequest { report_interval: Some(report_interval) })
 }
 
 #[cfg(test)]
@@ -38,12 +38,12 @@ mod tests {
 
     #[test]
     fn reports_are_read_as_in_headers() {
-        let mut told = Vec::new();
+        let mut metrics = Vec::new();
         let mut message = vec![9];
         message.extend_from_slice(&0.5_f64.to_le_bytes());
-        orca::read_message(&message, |metric| told.push((metric.kind, metric.figure(), metric.value)))
+        orca::read_message(&message, |metric| metrics.push((metric.kind, metric.figure(), metric.value)))
             .unwrap();
-        assert_eq!(told, [(MetricKind::Field, Some("cpu_utilization".to_owned()), 0.5)]);
+        assert_eq!(metrics, [(MetricKind::Field, Some("cpu_utilization".to_owned()), 0.5)]);
         assert!(orca::read_message(&message[..5], |_| {}).is_err());
         assert_eq!(orca::read_message(&[0; 9000], |_| {}), Err(OrcaError("it is too long")));
     }

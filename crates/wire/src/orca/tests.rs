@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn told(value: impl AsRef<[u8]>) -> Result<Vec<(MetricKind, String, f64)>, OrcaError> {
-    let mut told = Vec::new();
-    read(value.as_ref(), |metric| told.push((metric.kind, metric.name.to_owned(), metric.value)))?;
-    Ok(told)
+fn collected(value: impl AsRef<[u8]>) -> Result<Vec<(MetricKind, String, f64)>, OrcaError> {
+    let mut metrics = Vec::new();
+    read(value.as_ref(), |metric| metrics.push((metric.kind, metric.name.to_owned(), metric.value)))?;
+    Ok(metrics)
 }
 
 fn fields(list: &[(&str, f64)]) -> Vec<(MetricKind, String, f64)> {
@@ -23,24 +23,24 @@ const BIN: &str = "CQAAAAAAAOA/EQAAAAAAANA/GKwCIg8KBGRpc2sRAAAAAAAAAEAqDgoDZ3B1E
 
 #[test]
 fn golden_text() {
-    let all =
+    let values =
         fields(&[("cpu_utilization", 0.3), ("mem_utilization", 0.8), ("rps_fractional", 10.0), ("eps", 1.0)]);
-    let mut with = all.clone();
-    with.push(named(MetricKind::Named, "custom", 0.4));
+    let mut with_named = values.clone();
+    with_named.push(named(MetricKind::Named, "custom", 0.4));
     let text = "cpu_utilization=0.3, mem_utilization=0.8, rps_fractional=10.0, eps=1";
-    assert_eq!(told(format!("TEXT {text}, named_metrics.custom=0.4")), Ok(with));
-    assert_eq!(told(text), Ok(all.clone()));
-    assert_eq!(told(text.replace('=', ":")), Ok(all));
+    assert_eq!(collected(format!("TEXT {text}, named_metrics.custom=0.4")), Ok(with_named));
+    assert_eq!(collected(text), Ok(values.clone()));
+    assert_eq!(collected(text.replace('=', ":")), Ok(values));
     assert_eq!(
-        told("TEXT utilization.gpu=0.5,request_cost.bytes = 1e3 ,, named_metrics.a:b.c=-2"),
+        collected("TEXT utilization.gpu=0.5,request_cost.bytes = 1e3 ,, named_metrics.a:b.c=-2"),
         Ok(vec![
             named(MetricKind::Utilization, "gpu", 0.5),
             named(MetricKind::RequestCost, "bytes", 1000.0),
             named(MetricKind::Named, "a:b.c", -2.0)
         ])
     );
-    assert_eq!(told("TEXT from_the_future=1, eps=2"), Ok(fields(&[("eps", 2.0)])));
-    assert_eq!(told("TEXT "), Ok(Vec::new()));
+    assert_eq!(collected("TEXT from_the_future=1, eps=2"), Ok(fields(&[("eps", 2.0)])));
+    assert_eq!(collected("TEXT "), Ok(Vec::new()));
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn golden_json() {
         named(MetricKind::Field, "rps_fractional", 10.0),
         named(MetricKind::Named, "custom", 0.4),
     ];
-    assert_eq!(told(format!("JSON {json}")), Ok(expected.clone()));
-    assert_eq!(told(json), Ok(expected));
-    assert_eq!(told("JSON {}"), Ok(Vec::new()));
+    assert_eq!(collected(format!("JSON {json}")), Ok(expected.clone()));
+    assert_eq!(collected(json), Ok(expected));
+    assert_eq!(collected("JSON {}"), Ok(Vec::new()));
 }
 
 #[test]
@@ -70,12 +70,12 @@ fn golden_bin() {
         named(MetricKind::Named, "q", -1.0),
         named(MetricKind::Field, "application_utilization", 1.5),
     ];
-    assert_eq!(told(format!("BIN {BIN}")), Ok(expected.clone()));
+    assert_eq!(collected(format!("BIN {BIN}")), Ok(expected.clone()));
     for value in [BIN, BIN.trim_end_matches('=')] {
-        let mut told = Vec::new();
-        read_bin(value.as_bytes(), |metric| told.push(named(metric.kind, metric.name, metric.value)))
+        let mut metrics = Vec::new();
+        read_bin(value.as_bytes(), |metric| metrics.push(named(metric.kind, metric.name, metric.value)))
             .unwrap();
-        assert_eq!(told, expected);
+        assert_eq!(metrics, expected);
     }
 }
 
@@ -85,7 +85,7 @@ fn what_is_wrong_is_refused_whole() {
     let many: String = (0..=MAX_METRICS).map(|n| format!("named_metrics.m{n}=1,")).collect();
     let huge = format!("TEXT {}", " ".repeat(MAX_LEN));
     let deep = format!("JSON {{\"x\": {}", "[".repeat(4000));
-    for (value, why) in [
+    for (value, expected) in [
         ("", "ok"),
         ("TEXT eps=nan", "not a number"),
         ("TEXT eps=inf", "not a number"),
@@ -119,12 +119,12 @@ fn what_is_wrong_is_refused_whole() {
         ("BIN CQAAAAAAAPh/", "not finite"),
         ("BIN CAE=", "another type"),
     ] {
-        let mut told = 0;
-        match read(value.as_bytes(), |_| told += 1) {
-            Ok(()) => assert_eq!(why, "ok", "{value:.60}"),
-            Err(OrcaError(said)) => assert!(said.contains(why), "{value:.60}: {said}"),
+        let mut count = 0;
+        match read(value.as_bytes(), |_| count += 1) {
+            Ok(()) => assert_eq!(expected, "ok", "{value:.60}"),
+            Err(OrcaError(message)) => assert!(message.contains(expected), "{value:.60}: {message}"),
         }
-        assert_eq!(told, 0, "{value:.60}");
+        assert_eq!(count, 0, "{value:.60}");
     }
 }
 
@@ -174,7 +174,7 @@ proptest! {
         let each = metrics.iter().map(|(kind, name, value)| OrcaMetric { kind: *kind, name, value: *value });
         write_text(&mut out, each);
         prop_assert!(out.len() <= MAX_LEN);
-        prop_assert_eq!(told(&out), Ok(metrics));
+        prop_assert_eq!(collected(&out), Ok(metrics));
     }
 
     #[test]
@@ -182,7 +182,7 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..200), form in 0..4_usize,
     ) {
         let form = ["", "TEXT ", "JSON {", "BIN "][form];
-        let _ = told([form.as_bytes(), &bytes].concat());
+        let _ = collected([form.as_bytes(), &bytes].concat());
         let mut found = MetricList::new();
         let _ = bin::read(&bytes, &mut found);
     }

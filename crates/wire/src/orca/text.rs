@@ -5,22 +5,23 @@ use std::io::Write as _;
 use super::{FIELDS, MAX_METRICS, MetricKind, MetricList, OrcaError, OrcaMetric, name, number};
 
 /// Reads the value after `TEXT `.
-pub(super) fn read<'a>(value: &'a [u8], found: &mut MetricList<'a>) -> Result<(), OrcaError> {
+pub(super) fn read<'a>(value: &'a [u8], metrics: &mut MetricList<'a>) -> Result<(), OrcaError> {
     for entry in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty()) {
         // A name may contain a colon, so the equals sign takes precedence.
-        let sign = [b'=', b':'].iter().find_map(|sign| entry.iter().position(|byte| byte == sign));
-        let sign = sign.ok_or(OrcaError("a metric has no value"))?;
-        let value = number(entry[sign + 1..].trim_ascii())?;
-        let full = name(entry[..sign].trim_ascii())?;
-        if full.is_empty() {
+        let separator =
+            [b'=', b':'].iter().find_map(|separator| entry.iter().position(|byte| byte == separator));
+        let separator = separator.ok_or(OrcaError("a metric has no value"))?;
+        let value = number(entry[separator + 1..].trim_ascii())?;
+        let full_name = name(entry[..separator].trim_ascii())?;
+        if full_name.is_empty() {
             return Err(OrcaError("a metric has no name"));
         }
-        if FIELDS.contains(&full) {
-            found.add(OrcaMetric { kind: MetricKind::Field, name: full, value })?;
+        if FIELDS.contains(&full_name) {
+            metrics.add(OrcaMetric { kind: MetricKind::Field, name: full_name, value })?;
         }
         for (kind, map, _) in MetricKind::MAPS {
-            if let Some(key) = full.strip_prefix(map).and_then(|rest| rest.strip_prefix('.')) {
-                found.add(OrcaMetric { kind, name: key, value })?;
+            if let Some(key) = full_name.strip_prefix(map).and_then(|rest| rest.strip_prefix('.')) {
+                metrics.add(OrcaMetric { kind, name: key, value })?;
             }
         }
     }
@@ -31,11 +32,11 @@ pub(super) fn read<'a>(value: &'a [u8], found: &mut MetricList<'a>) -> Result<()
 /// finite, with an invalid name, or a negative utilization. Metrics beyond [`MAX_METRICS`] are skipped, too.
 pub fn write_text<'a>(out: &mut Vec<u8>, metrics: impl IntoIterator<Item = OrcaMetric<'a>>) {
     out.extend_from_slice(b"TEXT ");
-    let sayable = |metric: &OrcaMetric<'_>| {
+    let is_valid = |metric: &OrcaMetric<'_>| {
         metric.check().is_ok() && (metric.kind != MetricKind::Field || FIELDS.contains(&metric.name))
     };
-    for (at, metric) in metrics.into_iter().filter(sayable).take(MAX_METRICS).enumerate() {
-        if at > 0 {
+    for (index, metric) in metrics.into_iter().filter(is_valid).take(MAX_METRICS).enumerate() {
+        if index > 0 {
             out.extend_from_slice(b", ");
         }
         if let Some((_, map, _)) = MetricKind::MAPS.iter().find(|(kind, ..)| *kind == metric.kind) {
@@ -43,9 +44,9 @@ pub fn write_text<'a>(out: &mut Vec<u8>, metrics: impl IntoIterator<Item = OrcaM
             out.push(b'.');
         }
         let OrcaMetric { name, value, .. } = metric;
-        let size = value.abs();
+        let magnitude = value.abs();
         // Writing to a vector cannot fail. Without an exponent the extremes would take hundreds of digits.
-        let _ = if size == 0.0 || (1e-5..1e15).contains(&size) {
+        let _ = if magnitude == 0.0 || (1e-5..1e15).contains(&magnitude) {
             write!(out, "{name}={value}")
         } else {
             write!(out, "{name}={value:e}")

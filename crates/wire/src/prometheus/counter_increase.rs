@@ -31,23 +31,23 @@ impl CounterIncrease {
     pub fn record<'a>(
         &mut self,
         samples: impl IntoIterator<Item = MetricSample<'a>>,
-        most: usize,
+        max_series: usize,
     ) -> Option<f64> {
         let mut next = HashMap::with_capacity(self.series.len());
-        let mut grown = 0.0;
-        let sound = samples.into_iter().filter(|sample| sample.value.is_finite());
-        for MetricSample { labels, value, .. } in sound.take(most) {
+        let mut increase = 0.0;
+        let finite_samples = samples.into_iter().filter(|sample| sample.value.is_finite());
+        for MetricSample { labels, value, .. } in finite_samples.take(max_series) {
             let key = hash(labels.as_bytes());
             // A repeated series counts once.
-            let Entry::Vacant(free) = next.entry(key) else { continue };
-            free.insert(value);
-            if let Some(before) = self.series.get(&key) {
-                grown += if value < *before { value } else { value - before };
+            let Entry::Vacant(vacant) = next.entry(key) else { continue };
+            vacant.insert(value);
+            if let Some(previous) = self.series.get(&key) {
+                increase += if value < *previous { value } else { value - previous };
             }
         }
         self.series = next;
-        let known = std::mem::replace(&mut self.has_previous, true);
-        known.then_some(grown.max(0.0)).filter(|grown| grown.is_finite())
+        let had_previous = std::mem::replace(&mut self.has_previous, true);
+        had_previous.then_some(increase.max(0.0)).filter(|increase| increase.is_finite())
     }
 }
 
@@ -58,8 +58,8 @@ mod tests {
 
     #[test]
     fn each_series_grows_for_itself() {
-        let mut growth = CounterIncrease::default();
-        let mut page = |page: &str| growth.record(samples(page), 10);
+        let mut counter = CounterIncrease::default();
+        let mut page = |page: &str| counter.record(samples(page), 10);
         assert_eq!(page("a{w=\"1\"} 1e9\na{w=\"2\"} 5e8\n"), None);
         assert_eq!(page("a{w=\"1\"} 1000000100\na{w=\"2\"} 500000050\n"), Some(150.0));
         assert_eq!(page("a{w=\"1\"} 1000000200\na{w=\"2\"} 7\n"), Some(107.0), "one began again");
@@ -75,9 +75,9 @@ mod tests {
     #[test]
     fn series_are_bounded() {
         let page = |add: u32| (0..20).map(|n| format!("a{{n=\"{n}\"}} {}\n", n + add)).collect::<String>();
-        let mut growth = CounterIncrease::default();
-        assert_eq!(growth.record(samples(&page(0)), 5), None);
-        assert_eq!(growth.record(samples(&page(1)), 5), Some(5.0));
-        assert_eq!(growth.series.len(), 5);
+        let mut counter = CounterIncrease::default();
+        assert_eq!(counter.record(samples(&page(0)), 5), None);
+        assert_eq!(counter.record(samples(&page(1)), 5), Some(5.0));
+        assert_eq!(counter.series.len(), 5);
     }
 }

@@ -29,31 +29,31 @@ fn read_at_every_cut(bytes: &[u8]) -> Option<ProxyAddresses> {
     }
     let header = parse(bytes).unwrap().unwrap();
     assert_eq!(header.len, bytes.len());
-    for more in [&b"G"[..], b"\r\n", b"PROXY "] {
-        assert_eq!(parse(&[bytes, more].concat()), Ok(Some(header)));
+    for suffix in [&b"G"[..], b"\r\n", b"PROXY "] {
+        assert_eq!(parse(&[bytes, suffix].concat()), Ok(Some(header)));
     }
     header.addresses
 }
 
 #[test]
 fn golden_bytes() {
-    let four = pair("192.0.2.1:4660", "198.51.100.7:443");
-    let six = pair("[2001:db8::1]:65535", "[2001:db8::2]:1");
+    let v4 = pair("192.0.2.1:4660", "198.51.100.7:443");
+    let v6 = pair("[2001:db8::1]:65535", "[2001:db8::2]:1");
     let mixed = pair("192.0.2.1:1", "[2001:db8::2]:2");
     let disguised = pair("[::ffff:192.0.2.1]:4660", "198.51.100.7:443");
     let line = |addresses| String::from_utf8(written(ProxyVersion::V1, addresses)).unwrap();
-    assert_eq!(line(Some(&four)), "PROXY TCP4 192.0.2.1 198.51.100.7 4660 443\r\n");
+    assert_eq!(line(Some(&v4)), "PROXY TCP4 192.0.2.1 198.51.100.7 4660 443\r\n");
     assert_eq!(line(Some(&disguised)), "PROXY TCP4 192.0.2.1 198.51.100.7 4660 443\r\n");
-    assert_eq!(line(Some(&six)), "PROXY TCP6 2001:db8::1 2001:db8::2 65535 1\r\n");
+    assert_eq!(line(Some(&v6)), "PROXY TCP6 2001:db8::1 2001:db8::2 65535 1\r\n");
     assert_eq!(line(Some(&mixed)), "PROXY TCP6 ::ffff:192.0.2.1 2001:db8::2 1 2\r\n");
     assert_eq!(line(None), "PROXY UNKNOWN\r\n");
     let block = [192, 0, 2, 1, 198, 51, 100, 7, 0x12, 0x34, 0x01, 0xbb];
-    assert_eq!(written(ProxyVersion::V2, Some(&four)), v2(0x21, 0x11, &block));
+    assert_eq!(written(ProxyVersion::V2, Some(&v4)), v2(0x21, 0x11, &block));
     let mut block = Vec::new();
     block.extend_from_slice(&[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     block.extend_from_slice(&[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
     block.extend_from_slice(&[0xff, 0xff, 0, 1]);
-    assert_eq!(written(ProxyVersion::V2, Some(&six)), v2(0x21, 0x21, &block));
+    assert_eq!(written(ProxyVersion::V2, Some(&v6)), v2(0x21, 0x21, &block));
     assert_eq!(written(ProxyVersion::V2, None), v2(0x20, 0, &[]));
 }
 
@@ -145,11 +145,11 @@ fn bad_input_is_refused() {
 
 /// Generates an address, and its form after a round trip: IPv4 mapped into IPv6 becomes IPv4.
 fn address() -> impl Strategy<Value = SocketAddr> {
-    let four = any::<(Ipv4Addr, u16)>().prop_map(|(ip, port)| SocketAddr::new(ip.into(), port));
-    let six = any::<(Ipv6Addr, u16)>().prop_map(|(ip, port)| SocketAddr::new(ip.into(), port));
+    let v4 = any::<(Ipv4Addr, u16)>().prop_map(|(ip, port)| SocketAddr::new(ip.into(), port));
+    let v6 = any::<(Ipv6Addr, u16)>().prop_map(|(ip, port)| SocketAddr::new(ip.into(), port));
     let mapped =
         any::<(Ipv4Addr, u16)>().prop_map(|(ip, port)| SocketAddr::new(ip.to_ipv6_mapped().into(), port));
-    prop_oneof![four, six, mapped]
+    prop_oneof![v4, v6, mapped]
 }
 
 proptest! {

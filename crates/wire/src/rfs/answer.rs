@@ -32,12 +32,12 @@ pub(super) fn write(answer: &LotteryAnswer, out: &mut Vec<u8>) -> Result<(), Dat
     out.extend_from_slice(&answer.generation.to_be_bytes());
     out.extend_from_slice(&info.to_be_bytes());
     out.extend_from_slice(&answer.info);
-    let further = fitting_fallbacks(answer);
-    if !further.is_empty() {
+    let fallbacks = fitting_fallbacks(answer);
+    if !fallbacks.is_empty() {
         option::write(option::FALLBACKS, out, |out| {
             // At most four.
-            out.push(further.len() as u8);
-            for FallbackMember { member, endpoint } in further {
+            out.push(fallbacks.len() as u8);
+            for FallbackMember { member, endpoint } in fallbacks {
                 out.extend_from_slice(&member.to_be_bytes());
                 address::write(*endpoint, out);
             }
@@ -49,12 +49,12 @@ pub(super) fn write(answer: &LotteryAnswer, out: &mut Vec<u8>) -> Result<(), Dat
 /// Returns the first further members that fit beside the information.
 fn fitting_fallbacks(answer: &LotteryAnswer) -> &[FallbackMember] {
     let mut len = HEADER_LEN + FIXED + answer.info.len() + option::OPTION_HEADER_LEN + 1 + TRAILER_LEN;
-    let most = usize::from(answer.max_bytes.max(MIN_ROOM)).min(DatagramKind::Answer.max_len());
-    let fit = answer.fallbacks.iter().take(MAX_FALLBACKS).take_while(|further| {
-        len += 2 + address::len(&further.endpoint);
-        len <= most
+    let max_len = usize::from(answer.max_bytes.max(MIN_ROOM)).min(DatagramKind::Answer.max_len());
+    let fitting = answer.fallbacks.iter().take(MAX_FALLBACKS).take_while(|fallback| {
+        len += 2 + address::len(&fallback.endpoint);
+        len <= max_len
     });
-    &answer.fallbacks[..fit.count()]
+    &answer.fallbacks[..fitting.count()]
 }
 
 pub(super) fn read(id: u64, mut reader: ByteReader<'_>) -> Result<LotteryAnswer, DatagramDecodeError> {
@@ -76,19 +76,19 @@ pub(super) fn read(id: u64, mut reader: ByteReader<'_>) -> Result<LotteryAnswer,
     let client_time = reader.u32()?;
     let generation = reader.u32()?;
     let info = read_info(&mut reader)?.into();
-    let mut further = Vec::new();
+    let mut fallbacks = Vec::new();
     option::read(reader, |number, value| {
         if number != option::FALLBACKS {
             return Ok(false);
         }
-        if !further.is_empty() {
+        if !fallbacks.is_empty() {
             return Err(DatagramDecodeError::Malformed("further members are named twice"));
         }
-        further = read_fallbacks(value)?;
+        fallbacks = read_fallbacks(value)?;
         Ok(true)
     })?;
     // An answer is never answered.
-    let room = 0;
+    let max_bytes = 0;
     Ok(LotteryAnswer {
         id,
         service,
@@ -100,8 +100,8 @@ pub(super) fn read(id: u64, mut reader: ByteReader<'_>) -> Result<LotteryAnswer,
         client_time,
         generation,
         info,
-        fallbacks: further,
-        max_bytes: room,
+        fallbacks,
+        max_bytes,
     })
 }
 
@@ -112,10 +112,10 @@ fn read_fallbacks(mut value: ByteReader<'_>) -> Result<Vec<FallbackMember>, Data
     if !(1..=MAX_FALLBACKS).contains(&usize::from(count)) {
         return Err(DatagramDecodeError::Malformed("there are no further members, or too many"));
     }
-    let further = value
+    let fallbacks = value
         .list(count, |value| Ok(FallbackMember { member: value.u16()?, endpoint: address::read(value)? }))?;
     match value.is_empty() {
-        true => Ok(further),
+        true => Ok(fallbacks),
         false => Err(DatagramDecodeError::Malformed("further members are fewer than there is space for")),
     }
 }

@@ -8,9 +8,9 @@ use plimsoll_brain::lottery::{CandidateEntry, CandidateQuery, CandidateSet};
 use super::byte_reader::{ByteReader, list_count};
 use super::{DatagramDecodeError, DatagramEncodeError, address, option};
 
-pub(super) fn write_query(look: &CandidateQuery, out: &mut Vec<u8>) {
-    out.extend_from_slice(&look.service.to_be_bytes());
-    out.extend_from_slice(&look.part.to_be_bytes());
+pub(super) fn write_query(query: &CandidateQuery, out: &mut Vec<u8>) {
+    out.extend_from_slice(&query.service.to_be_bytes());
+    out.extend_from_slice(&query.part.to_be_bytes());
 }
 
 pub(super) fn read_query(id: u64, mut reader: ByteReader<'_>) -> Result<CandidateQuery, DatagramDecodeError> {
@@ -20,16 +20,16 @@ pub(super) fn read_query(id: u64, mut reader: ByteReader<'_>) -> Result<Candidat
     Ok(CandidateQuery { id, service, part })
 }
 
-pub(super) fn write(drum: &CandidateSet, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
-    if drum.part >= drum.parts {
+pub(super) fn write(set: &CandidateSet, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
+    if set.part >= set.parts {
         return Err(DatagramEncodeError::Contradiction(NO_PART));
     }
-    let members = list_count("members", drum.candidates.len())?;
-    out.extend_from_slice(&drum.service.to_be_bytes());
-    out.extend_from_slice(&drum.part.to_be_bytes());
-    out.extend_from_slice(&drum.parts.to_be_bytes());
+    let members = list_count("members", set.candidates.len())?;
+    out.extend_from_slice(&set.service.to_be_bytes());
+    out.extend_from_slice(&set.part.to_be_bytes());
+    out.extend_from_slice(&set.parts.to_be_bytes());
     out.push(members);
-    for CandidateEntry { member, capacity, weight, address, endpoint } in &drum.candidates {
+    for CandidateEntry { member, capacity, weight, address, endpoint } in &set.candidates {
         for number in [member, capacity, weight] {
             out.extend_from_slice(&number.to_be_bytes());
         }
@@ -46,14 +46,14 @@ pub(super) fn read(id: u64, mut reader: ByteReader<'_>) -> Result<CandidateSet, 
         return Err(DatagramDecodeError::Malformed(NO_PART));
     }
     let count = reader.u8()?;
-    let places = reader.list(count, |reader| {
+    let candidates = reader.list(count, |reader| {
         let (member, capacity, weight) = (reader.u16()?, reader.u16()?, reader.u16()?);
         let address = address::read(reader)?;
         let endpoint = address::read_near(reader, address.ip())?;
         Ok(CandidateEntry { member, capacity, weight, address, endpoint })
     })?;
     option::skip(reader)?;
-    Ok(CandidateSet { id, service, part, parts, candidates: places })
+    Ok(CandidateSet { id, service, part, parts, candidates })
 }
 
 const NO_PART: &str = "a part of a drum has a number that is not among its parts";

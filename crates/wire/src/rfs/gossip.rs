@@ -33,9 +33,9 @@ impl GossipDatagram {
 
 impl EncodeDatagram for GossipDatagram {
     fn encode(&self, keys: &KeyRing, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
-        let (count, most) = (self.payload.len(), Self::MAX_PAYLOAD);
-        let many = DatagramEncodeError::TooMany { what: "bytes of gossip", count, most };
-        let len = u16::try_from(count).ok().filter(|_| count <= most).ok_or(many)?;
+        let (count, max) = (self.payload.len(), Self::MAX_PAYLOAD);
+        let error = DatagramEncodeError::TooMany { what: "bytes of gossip", count, most: max };
+        let len = u16::try_from(count).ok().filter(|_| count <= max).ok_or(error)?;
         DatagramFrame::new(DatagramKind::Gossip, 0).write(keys, out, |out| {
             out.extend_from_slice(&self.member.to_be_bytes());
             out.extend_from_slice(&self.incarnation.to_be_bytes());
@@ -63,8 +63,8 @@ impl OpenedDatagram<'_> {
         let incarnation = reader.u32()?;
         let seq = reader.u32()?;
         let len = reader.u16()?;
-        let said = reader.take(len.into())?.to_vec();
+        let payload = reader.take(len.into())?.to_vec();
         option::skip(reader)?;
-        Ok(Some(GossipDatagram { member, incarnation, seq, payload: said }))
+        Ok(Some(GossipDatagram { member, incarnation, seq, payload }))
     }
 }

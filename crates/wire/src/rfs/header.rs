@@ -79,8 +79,8 @@ impl DatagramKind {
             LotteryMessage::Report(_) => Self::Report,
             LotteryMessage::Fetch(_) => Self::Fetch,
             LotteryMessage::Table(_) => Self::Table,
-            LotteryMessage::Look(_) => Self::Look,
-            LotteryMessage::Drum(_) => Self::Drum,
+            LotteryMessage::CandidateQuery(_) => Self::Look,
+            LotteryMessage::CandidateSet(_) => Self::Drum,
         }
     }
 

@@ -114,8 +114,8 @@ impl KeyRing {
                 self.others.insert(0, client);
             }
             (KeyRole::Daemon, KeyRole::Daemon) => {
-                let at = self.others.iter().position(|other| other.role == KeyRole::Client);
-                self.others.insert(at.unwrap_or(self.others.len()), key);
+                let index = self.others.iter().position(|other| other.role == KeyRole::Client);
+                self.others.insert(index.unwrap_or(self.others.len()), key);
             }
         }
         Ok(self)
@@ -150,9 +150,9 @@ impl KeyRing {
     /// the HMAC-SHA-256 of `purpose` under the key with the lowest number, among those for daemons if there
     /// are any. `purpose` must not begin like a datagram.
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_LEN] {
-        let own = self.others.iter().filter(|key| key.role == self.sealing.role);
-        let lowest = own.fold(&self.sealing, |low, key| if key.id < low.id { key } else { low });
-        lowest.keyed.clone().chain_update(purpose).finalize().into_bytes().into()
+        let same_role = self.others.iter().filter(|key| key.role == self.sealing.role);
+        let lowest_key = same_role.fold(&self.sealing, |best, key| if key.id < best.id { key } else { best });
+        lowest_key.keyed.clone().chain_update(purpose).finalize().into_bytes().into()
     }
 
     /// Appends the trailer of the datagram that begins at `start` of `out`. Messages do this themselves.
@@ -169,12 +169,12 @@ impl KeyRing {
     /// # Errors
     /// The datagram is too short or too long, its key is not valid here, or its tag is wrong.
     pub fn open<'b>(&self, datagram: &'b [u8]) -> Result<OpenedDatagram<'b>, DatagramDecodeError> {
-        let size = DatagramDecodeError::Size(datagram.len());
+        let size_error = DatagramDecodeError::Size(datagram.len());
         if !(HEADER_LEN + TRAILER_LEN..=MAX_REPORT_LEN).contains(&datagram.len()) {
-            return Err(size);
+            return Err(size_error);
         }
-        let (tagged, tag) = datagram.split_last_chunk::<TAG>().ok_or(size)?;
-        let (bytes, id) = tagged.split_last_chunk::<4>().ok_or(size)?;
+        let (tagged, tag) = datagram.split_last_chunk::<TAG>().ok_or(size_error)?;
+        let (bytes, id) = tagged.split_last_chunk::<4>().ok_or(size_error)?;
         let id = u32::from_be_bytes(*id);
         let key = self.all_keys().find(|key| key.id == id).ok_or(DatagramDecodeError::UnknownKey(id))?;
         match key.keyed.clone().chain_update(tagged).verify_truncated_left(tag) {
@@ -261,30 +261,34 @@ impl FromStr for KeyRing {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut keys: Option<Self> = None;
         let mut secrets: Vec<(KeyRole, [u8; SECRET_LEN])> = Vec::new();
-        for (at, text) in text.lines().enumerate() {
-            let bad = |why| KeyFileError { line: at + 1, why };
-            let plain = text.split('#').next().unwrap_or_default();
-            let mut words = plain.split_ascii_whitespace();
+        for (index, text) in text.lines().enumerate() {
+            let error = |reason| KeyFileError { line: index + 1, why: reason };
+            let without_comment = text.split('#').next().unwrap_or_default();
+            let mut words = without_comment.split_ascii_whitespace();
             let Some(id) = words.next() else { continue };
-            let plain = id.bytes().all(|byte| byte.is_ascii_digit());
-            let id =
-                id.parse().ok().filter(|_| plain).ok_or_else(|| bad("the number of the key is not one"))?;
-            let secret = words.next().ok_or_else(|| bad("the secret is missing"))?;
+            let is_numeric = id.bytes().all(|byte| byte.is_ascii_digit());
+            let id = id
+                .parse()
+                .ok()
+                .filter(|_| is_numeric)
+                .ok_or_else(|| error("the number of the key is not one"))?;
+            let secret = words.next().ok_or_else(|| error("the secret is missing"))?;
             let secret =
-                parse_secret(secret).ok_or_else(|| bad("the secret is not 64 hexadecimal digits"))?;
+                parse_secret(secret).ok_or_else(|| error("the secret is not 64 hexadecimal digits"))?;
             let role = match words.next() {
                 None => KeyRole::Daemon,
                 Some("client") if words.next().is_none() => KeyRole::Client,
-                Some(_) => return Err(bad("something follows the secret")),
+                Some(_) => return Err(error("something follows the secret")),
             };
-            if secrets.iter().any(|(other, same)| *other != role && *same == secret) {
-                return Err(bad("a key for clients has the secret of one for daemons"));
+            if secrets.iter().any(|(other_role, other_secret)| *other_role != role && *other_secret == secret)
+            {
+                return Err(error("a key for clients has the secret of one for daemons"));
             }
             secrets.push((role, secret));
             let key = DatagramKey::for_role(role, id, &secret);
             keys = Some(match keys {
                 None => Self::new(key),
-                Some(keys) => keys.with_key(key).map_err(bad)?,
+                Some(keys) => keys.with_key(key).map_err(error)?,
             });
         }
         keys.ok_or_else(|| KeyFileError { line: text.lines().count().max(1), why: NO_KEY })

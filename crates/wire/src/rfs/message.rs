@@ -42,8 +42,8 @@ impl EncodeDatagram for LotteryMessage {
             Self::Report(report) => report.encode(keys, out),
             Self::Fetch(fetch) => fetch.encode(keys, out),
             Self::Table(table) => table.encode(keys, out),
-            Self::Look(look) => look.encode(keys, out),
-            Self::Drum(drum) => drum.encode(keys, out),
+            Self::CandidateQuery(look) => look.encode(keys, out),
+            Self::CandidateSet(drum) => drum.encode(keys, out),
         }
     }
 }
@@ -134,8 +134,8 @@ impl OpenedDatagram<'_> {
             DatagramKind::Report => LotteryMessage::Report(report::read(reader)?),
             DatagramKind::Fetch => LotteryMessage::Fetch(table::read_fetch(id, reader)?),
             DatagramKind::Table => LotteryMessage::Table(table::read(id, reader)?),
-            DatagramKind::Look => LotteryMessage::Look(candidates::read_query(id, reader)?),
-            DatagramKind::Drum => LotteryMessage::Drum(candidates::read(id, reader)?),
+            DatagramKind::Look => LotteryMessage::CandidateQuery(candidates::read_query(id, reader)?),
+            DatagramKind::Drum => LotteryMessage::CandidateSet(candidates::read(id, reader)?),
             DatagramKind::Gossip => return Err(DatagramDecodeError::Malformed("gossip is for daemons only")),
         })
     }

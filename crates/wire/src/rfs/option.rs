@@ -25,13 +25,13 @@ pub(super) const OPTION_HEADER_LEN: usize = 4;
 /// Passes each option to `known`, which returns whether it accepted the option.
 pub(super) fn read<'b>(
     mut reader: ByteReader<'b>,
-    mut known: impl FnMut(u16, ByteReader<'b>) -> Result<bool, DatagramDecodeError>,
+    mut on_option: impl FnMut(u16, ByteReader<'b>) -> Result<bool, DatagramDecodeError>,
 ) -> Result<(), DatagramDecodeError> {
     while !reader.is_empty() {
         let (kind, len) = (reader.u16()?, reader.u16()?);
         let value = ByteReader::new(reader.take(len.into())?);
         let number = kind & !CRITICAL;
-        if number != PAD && !known(number, value)? && kind & CRITICAL != 0 {
+        if number != PAD && !on_option(number, value)? && kind & CRITICAL != 0 {
             return Err(DatagramDecodeError::Malformed("a critical option is unknown"));
         }
     }
@@ -46,11 +46,11 @@ pub(super) fn skip(reader: ByteReader<'_>) -> Result<(), DatagramDecodeError> {
 /// Appends an option; `write` appends its value.
 pub(super) fn write(number: u16, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&number.to_be_bytes());
-    let at = out.len();
+    let length_offset = out.len();
     out.extend_from_slice(&[0; 2]);
     write(out);
     // No value approaches the 65,535 bytes that a length can represent: a datagram has 1400, four endpoints
     // 84.
-    let len = (out.len() - at - 2) as u16;
-    out[at..at + 2].copy_from_slice(&len.to_be_bytes());
+    let len = (out.len() - length_offset - 2) as u16;
+    out[length_offset..length_offset + 2].copy_from_slice(&len.to_be_bytes());
 }

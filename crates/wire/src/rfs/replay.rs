@@ -37,16 +37,16 @@ impl ReportReplayFilter {
 
     /// Checks a report, and records it as the latest if it is fresh.
     pub fn check(&mut self, report: &NodeReport) -> ReplayVerdict {
-        let now = (report.incarnation, report.seq);
-        let room = self.latest.len() < self.max_members;
+        let current = (report.incarnation, report.seq);
+        let has_room = self.latest.len() < self.max_members;
         match self.latest.get_mut(&report.member) {
-            Some(latest) if now <= *latest => ReplayVerdict::Stale,
+            Some(latest) if current <= *latest => ReplayVerdict::Stale,
             Some(latest) => {
-                *latest = now;
+                *latest = current;
                 ReplayVerdict::Fresh
             }
-            None if room => {
-                self.latest.insert(report.member, now);
+            None if has_room => {
+                self.latest.insert(report.member, current);
                 ReplayVerdict::Fresh
             }
             None => ReplayVerdict::Untracked,
@@ -54,8 +54,8 @@ impl ReportReplayFilter {
     }
 
     /// Forgets members that have left, to make room for others.
-    pub fn retain(&mut self, mut stays: impl FnMut(u16) -> bool) {
-        self.latest.retain(|member, _| stays(*member));
+    pub fn retain(&mut self, mut keep: impl FnMut(u16) -> bool) {
+        self.latest.retain(|member, _| keep(*member));
     }
 
     /// Returns the number of tracked members.
@@ -93,44 +93,46 @@ struct SequenceWindow {
 impl GossipReplayFilter {
     /// Creates a tracker for at most `most` incarnations; beyond that, it forgets the one that has been
     /// silent longest.
-    pub fn new(most: usize) -> Self {
+    pub fn new(max_incarnations: usize) -> Self {
         Self {
             incarnations: BTreeMap::new(),
             by_last_seen: BTreeMap::new(),
             clock: 0,
-            max_incarnations: most.max(1),
+            max_incarnations: max_incarnations.max(1),
         }
     }
 
     /// Checks a datagram, and records it if it is fresh. `life` identifies an incarnation of one daemon
     /// uniquely.
-    pub fn check(&mut self, life: u64, seq: u32) -> ReplayVerdict {
+    pub fn check(&mut self, incarnation: u64, seq: u32) -> ReplayVerdict {
         self.clock += 1;
-        let now = self.clock;
-        let Some(known) = self.incarnations.get_mut(&life) else {
+        let tick = self.clock;
+        let Some(window) = self.incarnations.get_mut(&incarnation) else {
             if self.incarnations.len() >= self.max_incarnations
-                && let Some((_, silent)) = self.by_last_seen.pop_first()
+                && let Some((_, oldest)) = self.by_last_seen.pop_first()
             {
-                self.incarnations.remove(&silent);
+                self.incarnations.remove(&oldest);
             }
-            self.incarnations.insert(life, SequenceWindow { latest: seq, received_mask: 1, last_seen: now });
-            self.by_last_seen.insert(now, life);
+            self.incarnations
+                .insert(incarnation, SequenceWindow { latest: seq, received_mask: 1, last_seen: tick });
+            self.by_last_seen.insert(tick, incarnation);
             return ReplayVerdict::Fresh;
         };
-        if seq > known.latest {
-            known.received_mask = known.received_mask.checked_shl(seq - known.latest).unwrap_or_default() | 1;
-            known.latest = seq;
+        if seq > window.latest {
+            window.received_mask =
+                window.received_mask.checked_shl(seq - window.latest).unwrap_or_default() | 1;
+            window.latest = seq;
         } else {
-            let bit = 1_u64.checked_shl(known.latest - seq).unwrap_or_default();
-            if bit == 0 || known.received_mask & bit != 0 {
+            let bit = 1_u64.checked_shl(window.latest - seq).unwrap_or_default();
+            if bit == 0 || window.received_mask & bit != 0 {
                 // Replays do not refresh an incarnation.
                 return ReplayVerdict::Stale;
             }
-            known.received_mask |= bit;
+            window.received_mask |= bit;
         }
-        self.by_last_seen.remove(&known.last_seen);
-        known.last_seen = now;
-        self.by_last_seen.insert(now, life);
+        self.by_last_seen.remove(&window.last_seen);
+        window.last_seen = tick;
+        self.by_last_seen.insert(tick, incarnation);
         ReplayVerdict::Fresh
     }
 }

@@ -19,26 +19,26 @@ pub(super) fn write(report: &NodeReport, out: &mut Vec<u8>) -> Result<(), Datagr
     if report.heard.is_empty() {
         return Ok(());
     }
-    let heard = list_count("members heard", report.heard.len())?;
-    for said in &report.heard {
-        list_count("services", said.services.len())?;
+    let relayed_count = list_count("members heard", report.heard.len())?;
+    for relayed in &report.heard {
+        list_count("services", relayed.services.len())?;
     }
     option::write(option::RELAYED, out, |out| {
-        out.push(heard);
-        for RelayedReport { member, incarnation, seq, state: standing, services } in &report.heard {
+        out.push(relayed_count);
+        for RelayedReport { member, incarnation, seq, state, services } in &report.heard {
             out.extend_from_slice(&member.to_be_bytes());
             out.extend_from_slice(&incarnation.to_be_bytes());
             out.extend_from_slice(&seq.to_be_bytes());
             // The count fits into a byte: `count` checked it.
-            out.extend_from_slice(&[state_code(*standing), services.len() as u8]);
+            out.extend_from_slice(&[state_code(*state), services.len() as u8]);
             write_services(services, out);
         }
     });
     Ok(())
 }
 
-fn write_services(shares: &[ServiceState], out: &mut Vec<u8>) {
-    for ServiceState { service, capacity, weight, load, in_flight } in shares {
+fn write_services(services: &[ServiceState], out: &mut Vec<u8>) {
+    for ServiceState { service, capacity, weight, load, in_flight } in services {
         out.extend_from_slice(&service.to_be_bytes());
         for number in [capacity, weight, load, in_flight] {
             out.extend_from_slice(&number.to_be_bytes());
@@ -46,8 +46,8 @@ fn write_services(shares: &[ServiceState], out: &mut Vec<u8>) {
     }
 }
 
-fn state_code(standing: NodeState) -> u8 {
-    match standing {
+fn state_code(state: NodeState) -> u8 {
+    match state {
         NodeState::Joining => 0,
         NodeState::Up => 1,
         NodeState::Draining => 2,
@@ -64,30 +64,30 @@ pub(super) fn read(mut reader: ByteReader<'_>) -> Result<NodeReport, DatagramDec
     let (services, ids) = (reader.u8()?, reader.u8()?);
     let services = reader.list(services, read_service)?;
     let ids = reader.list(ids, ByteReader::u64)?;
-    let mut heard = Vec::new();
+    let mut relayed = Vec::new();
     option::read(reader, |number, value| {
         if number != option::RELAYED {
             return Ok(false);
         }
-        if !heard.is_empty() {
+        if !relayed.is_empty() {
             return Err(DatagramDecodeError::Malformed("what was heard is told twice"));
         }
-        heard = read_relayed(value)?;
+        relayed = read_relayed(value)?;
         Ok(true)
     })?;
-    Ok(NodeReport { member, incarnation, seq, state, digest, services, ids, heard })
+    Ok(NodeReport { member, incarnation, seq, state, digest, services, ids, heard: relayed })
 }
 
 fn read_relayed(mut value: ByteReader<'_>) -> Result<Vec<RelayedReport>, DatagramDecodeError> {
     let count = value.u8()?;
-    let heard = value.list(count, |value| {
+    let relayed = value.list(count, |value| {
         let (member, incarnation, seq) = (value.u16()?, value.u32()?, value.u32()?);
         let state = read_state(value)?;
         let services = value.u8()?;
         Ok(RelayedReport { member, incarnation, seq, state, services: value.list(services, read_service)? })
     })?;
     match count > 0 && value.is_empty() {
-        true => Ok(heard),
+        true => Ok(relayed),
         false => Err(DatagramDecodeError::Malformed("what was heard is not as long as it says")),
     }
 }

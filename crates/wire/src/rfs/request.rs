@@ -9,7 +9,7 @@ use super::{DatagramDecodeError, DatagramEncodeError, option};
 pub const MAX_INFO: usize = 1000;
 
 pub(super) fn write(request: &LotteryRequest, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
-    let avoided = list_count("members to avoid", request.avoid.len())?;
+    let avoided_count = list_count("members to avoid", request.avoid.len())?;
     let info = info_len(&request.info)?;
     let mode = match request.mode {
         AnswerMode::Referral => 0,
@@ -19,7 +19,7 @@ pub(super) fn write(request: &LotteryRequest, out: &mut Vec<u8>) -> Result<(), D
     out.extend_from_slice(&[request.attempt, mode]);
     out.extend_from_slice(&request.generation.to_be_bytes());
     out.extend_from_slice(&request.client_time.to_be_bytes());
-    out.push(avoided);
+    out.push(avoided_count);
     request.avoid.iter().for_each(|member| out.extend_from_slice(&member.to_be_bytes()));
     out.extend_from_slice(&info.to_be_bytes());
     out.extend_from_slice(&request.info);
@@ -28,7 +28,7 @@ pub(super) fn write(request: &LotteryRequest, out: &mut Vec<u8>) -> Result<(), D
 
 pub(super) fn read(
     id: u64,
-    room: u16,
+    max_answer_bytes: u16,
     mut reader: ByteReader<'_>,
 ) -> Result<LotteryRequest, DatagramDecodeError> {
     let service = reader.u32()?;
@@ -40,28 +40,18 @@ pub(super) fn read(
     };
     let generation = reader.u32()?;
     let client_time = reader.u32()?;
-    let avoided = reader.u8()?;
-    let avoid = reader.list(avoided, ByteReader::u16)?;
+    let avoided_count = reader.u8()?;
+    let avoid = reader.list(avoided_count, ByteReader::u16)?;
     let info = read_info(&mut reader)?.to_vec();
     option::skip(reader)?;
-    Ok(LotteryRequest {
-        id,
-        service,
-        attempt,
-        mode,
-        generation,
-        client_time,
-        avoid,
-        info,
-        max_answer_bytes: room,
-    })
+    Ok(LotteryRequest { id, service, attempt, mode, generation, client_time, avoid, info, max_answer_bytes })
 }
 
 /// Returns the length of an application's information, if it is within the limit.
 pub(super) fn info_len(info: &[u8]) -> Result<u16, DatagramEncodeError> {
-    let many =
+    let error =
         DatagramEncodeError::TooMany { what: "bytes of information", count: info.len(), most: MAX_INFO };
-    u16::try_from(info.len()).ok().filter(|_| info.len() <= MAX_INFO).ok_or(many)
+    u16::try_from(info.len()).ok().filter(|_| info.len() <= MAX_INFO).ok_or(error)
 }
 
 pub(super) fn read_info<'b>(reader: &mut ByteReader<'b>) -> Result<&'b [u8], DatagramDecodeError> {

@@ -48,15 +48,15 @@ pub(super) fn read(id: u64, mut reader: ByteReader<'_>) -> Result<TablePart, Dat
 
 const NO_PART: &str = "a part of a table has a number that is not among its parts";
 
-fn write_member(listed: &NodeDescription, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
-    out.extend_from_slice(&listed.member.to_be_bytes());
-    out.extend_from_slice(&listed.incarnation.to_be_bytes());
-    address::write(listed.address, out);
-    out.push(list_count("services", listed.offers.len())?);
-    for ServiceOffer { service, capacity, endpoint, info } in &listed.offers {
+fn write_member(member: &NodeDescription, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
+    out.extend_from_slice(&member.member.to_be_bytes());
+    out.extend_from_slice(&member.incarnation.to_be_bytes());
+    address::write(member.address, out);
+    out.push(list_count("services", member.offers.len())?);
+    for ServiceOffer { service, capacity, endpoint, info } in &member.offers {
         out.extend_from_slice(&service.to_be_bytes());
         out.extend_from_slice(&capacity.to_be_bytes());
-        address::write_near(*endpoint, listed.address.ip(), out);
+        address::write_near(*endpoint, member.address.ip(), out);
         out.extend_from_slice(&info_len(info)?.to_be_bytes());
         out.extend_from_slice(info);
     }

@@ -11,7 +11,7 @@ use super::*;
 
 /// Returns the key of the examples: number 7, with the bytes 0 to 31 as its secret.
 fn keys() -> KeyRing {
-    KeyRing::new(DatagramKey::new(7, &std::array::from_fn(|at| at as u8)))
+    KeyRing::new(DatagramKey::new(7, &std::array::from_fn(|index| index as u8)))
 }
 
 /// Decodes a datagram with the key of the examples.

@@ -82,16 +82,16 @@ mod tests {
     use super::*;
     use crate::xds::{DiscoveryRequest, LoadStatsRequest, Message as _, UInt32Value};
 
-    fn messages(pieces: &[&[u8]], most: usize) -> Result<Vec<Vec<u8>>, FrameError> {
-        let mut frames = FrameDecoder::new(most);
-        let mut found = Vec::new();
+    fn messages(pieces: &[&[u8]], max_len: usize) -> Result<Vec<Vec<u8>>, FrameError> {
+        let mut decoder = FrameDecoder::new(max_len);
+        let mut messages = Vec::new();
         for piece in pieces {
-            frames.push(piece);
-            while let Some(message) = frames.next_message()? {
-                found.push(message);
+            decoder.push(piece);
+            while let Some(message) = decoder.next_message()? {
+                messages.push(message);
             }
         }
-        Ok(found)
+        Ok(messages)
     }
 
     #[test]
@@ -123,8 +123,8 @@ mod tests {
         #[test]
         fn no_change_of_a_report_is_either(at in 0_usize..200, byte in any::<u8>(), cut in 0_usize..200) {
             let mut report = report();
-            let place = at % report.len();
-            report[place] = byte;
+            let index = at % report.len();
+            report[index] = byte;
             report.truncate(report.len() - cut % report.len());
             let _ = LoadStatsRequest::decode(&report[..]);
         }

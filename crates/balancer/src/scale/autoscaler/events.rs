@@ -14,30 +14,31 @@ use super::GroupAutoscaler;
 use crate::runtime::scaler_state::target_text;
 
 impl GroupAutoscaler {
-    pub(super) fn publish_news(&mut self, news: InstanceEvent) {
+    pub(super) fn publish_instance_event(&mut self, event: InstanceEvent) {
         let seconds = |time: Duration| time.as_secs_f64();
-        match news {
-            InstanceEvent::Serving(_, took) => self.scaler.record_start_time(took),
-            InstanceEvent::Ended(member, why) => {
-                self.publish_event(EventKind::MemberEnded, Some(member), why, Vec::new())
+        match event {
+            InstanceEvent::Serving(_, start_time) => self.scaler.record_start_time(start_time),
+            InstanceEvent::Ended(member, reason) => {
+                self.publish_event(EventKind::MemberEnded, Some(member), reason, Vec::new())
             }
-            InstanceEvent::Failed(why, pause) => {
-                let why = format!(
-                    "{}: {why}; nobody is started for {:.1} s",
+            InstanceEvent::Failed(reason, pause) => {
+                let reason = format!(
+                    "{}: {reason}; nobody is started for {:.1} s",
                     self.scaling.provider.name(),
                     seconds(pause)
                 );
-                let failures = f64::from(self.crew.failures().0);
+                let failures = f64::from(self.instance_set.failures().0);
                 let inputs =
                     vec![("failures".to_owned(), failures), ("pause_seconds".to_owned(), seconds(pause))];
-                self.publish_event(EventKind::ScalerFailed, None, why, inputs);
+                self.publish_event(EventKind::ScalerFailed, None, reason, inputs);
             }
             InstanceEvent::Recovered(failures) => {
-                let why = format!("{} works again, after {failures} failures", self.scaling.provider.name());
+                let reason =
+                    format!("{} works again, after {failures} failures", self.scaling.provider.name());
                 self.publish_event(
                     EventKind::ScalerRecovered,
                     None,
-                    why,
+                    reason,
                     vec![("failures".to_owned(), f64::from(failures))],
                 );
             }
@@ -48,14 +49,14 @@ impl GroupAutoscaler {
         &self,
         kind: EventKind,
         member: Option<Arc<str>>,
-        why: String,
+        reason: String,
         inputs: Vec<(String, f64)>,
     ) {
-        self.running.engine().write_event(Event {
+        self.balancer.engine().write_event(Event {
             kind,
             group: Arc::clone(&self.scaling.group),
             member,
-            why,
+            why: reason,
             inputs,
         });
     }
@@ -68,20 +69,20 @@ impl GroupAutoscaler {
         }
         let rules = self.scaler.settings();
         let now = self.now();
-        let (failures, failure) = self.crew.failures();
+        let (failures, failure) = self.instance_set.failures();
         let failure = failure.or(self.replica_count.last_error.as_deref());
-        let started = self.crew.instances().iter().map(|hand| ScaledMember {
-            index: hand.index,
-            id: hand.id.clone(),
-            member: hand.member.as_deref().map(str::to_owned),
-            stage: hand.state,
-            since_seconds: now.since(hand.since).as_secs_f64(),
+        let started = self.instance_set.instances().iter().map(|instance| ScaledMember {
+            index: instance.index,
+            id: instance.id.clone(),
+            member: instance.member.as_deref().map(str::to_owned),
+            stage: instance.state,
+            since_seconds: now.since(instance.since).as_secs_f64(),
         });
         let coming = self
-            .crew
+            .instance_set
             .instances()
             .iter()
-            .filter(|hand| matches!(hand.state, InstanceState::Asked | InstanceState::Coming));
+            .filter(|instance| matches!(instance.state, InstanceState::Asked | InstanceState::Coming));
         let mut status = ScalerStatus {
             provider: self.scaling.provider.name().to_owned(),
             target: target_text(rules.target),
@@ -94,27 +95,27 @@ impl GroupAutoscaler {
             start_seconds: self.scaler.start_seconds(),
             failures,
             failure: failure.map(str::to_owned),
-            pause_seconds: self.crew.start_backoff(now).as_secs_f64(),
+            pause_seconds: self.instance_set.start_backoff(now).as_secs_f64(),
             started: started.collect(),
             ..ScalerStatus::default()
         };
-        if let Some((decision, at)) = &self.last_decision {
+        if let Some((decision, decided_at)) = &self.last_decision {
             (status.desired, status.members) = (decision.desired, decision.present);
             status.why = decision.explanation.clone();
             status.reason = decision.reason;
             status.inputs = decision.inputs.iter().cloned().collect();
-            status.age_seconds = Some(at.elapsed().as_secs_f64());
+            status.age_seconds = Some(decided_at.elapsed().as_secs_f64());
             status.actions = actions(decision);
         }
-        if let Some(other) = &self.leadership.other_leader {
+        if let Some(leader) = &self.leadership.other_leader {
             status.reason = ScaleReason::Elsewhere;
-            status.why = format!("{other} decides; seen from here: {}", status.why);
-            status.decides = Some(other.clone());
+            status.why = format!("{leader} decides; seen from here: {}", status.why);
+            status.decides = Some(leader.clone());
             status.actions.clear();
         } else if failures > 0 && status.desired != status.members {
             status.reason = ScaleReason::Failing;
         }
-        self.running.scalers().set_status(&self.scaling.group, Some(status));
+        self.balancer.scalers().set_status(&self.scaling.group, Some(status));
     }
 }
 
@@ -125,6 +126,6 @@ fn actions(decision: &ScaleDecision) -> Vec<String> {
     start.into_iter().chain(remove.map(|name| format!("drain {name}, then stop it"))).collect()
 }
 
-pub(super) fn members(number: u32) -> String {
-    pluralize(number as usize, "member")
+pub(super) fn members(count: u32) -> String {
+    pluralize(count as usize, "member")
 }

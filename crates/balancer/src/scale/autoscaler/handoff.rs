@@ -14,8 +14,8 @@ use crate::runtime::scaler_state::{GroupInstances, ScaledInstance};
 impl GroupAutoscaler {
     /// Replies that no member is being started, if that is so and awaited.
     pub(super) fn reply_if_settled(&mut self) {
-        let starts = self.crew.asked() > 0 || self.replica_count.is_changing;
-        if !starts && let Some(reply) = self.settling.take() {
+        let is_starting = self.instance_set.asked() > 0 || self.replica_count.is_changing;
+        if !is_starting && let Some(reply) = self.settling.take() {
             // The receiver may not wait any more.
             let _ = reply.send(());
         }
@@ -26,19 +26,22 @@ impl GroupAutoscaler {
     pub(super) async fn hand_off(&mut self) -> GroupInstances {
         (self.is_halted, self.settling) = (true, None);
         self.tasks.abort_all();
-        while let Some(done) = self.tasks.join_next().await {
-            if let Ok(done) = done {
-                self.handle_action(done);
+        while let Some(action) = self.tasks.join_next().await {
+            if let Ok(action) = action {
+                self.handle_action(action);
             }
         }
-        let manned = |hand: &ScalerInstance| {
-            Some(ScaledInstance { instance: self.instances.get(&hand.index)?.clone(), stage: hand.state })
+        let to_scaled = |scaler_instance: &ScalerInstance| {
+            Some(ScaledInstance {
+                instance: self.instances.get(&scaler_instance.index)?.clone(),
+                stage: scaler_instance.state,
+            })
         };
         GroupInstances {
             group: self.scaling.group.to_string(),
             provider: self.scaling.provider.name().to_owned(),
-            members: self.crew.instances().iter().filter_map(manned).collect(),
-            identity: Some(self.running.scalers().identity()),
+            members: self.instance_set.instances().iter().filter_map(to_scaled).collect(),
+            identity: Some(self.balancer.scalers().identity()),
         }
     }
 
@@ -50,9 +53,10 @@ impl GroupAutoscaler {
         self.next_listing_at =
             (!matches!(self.provider, ProviderHandle::None)).then_some(self.next_decision_at);
         self.replica_count.is_changing = false;
-        let stopping = self.crew.instances().iter().filter(|hand| hand.state == InstanceState::Stopping);
-        for index in stopping.map(|hand| hand.index).collect::<Vec<_>>() {
-            self.start_order(InstanceAction::Stop { index });
+        let stopping =
+            self.instance_set.instances().iter().filter(|instance| instance.state == InstanceState::Stopping);
+        for index in stopping.map(|instance| instance.index).collect::<Vec<_>>() {
+            self.start_action(InstanceAction::Stop { index });
         }
     }
 
@@ -66,27 +70,27 @@ impl GroupAutoscaler {
     /// Finds the members that a balancer before this one started.
     pub(super) async fn adopt_members(&mut self) {
         self.update_settings(self.scaling.clone());
-        let inherited = self.running.scalers().take_inherited(&self.scaling.group);
+        let inherited = self.balancer.scalers().take_inherited(&self.scaling.group);
         let ProviderHandle::PerInstance(provider) = &self.provider else { return };
-        for ScaledInstance { instance: one, stage } in inherited {
-            let name: Arc<str> = one.address.to_string().into();
-            provider.adopt(&one);
+        for ScaledInstance { instance, stage } in inherited {
+            let name: Arc<str> = instance.address.to_string().into();
+            provider.adopt(&instance);
             let now = Time(1) + self.epoch.elapsed();
-            self.crew.restore(one.index, one.id.clone(), Some(name), stage, now);
-            self.instances.insert(one.index, one);
+            self.instance_set.restore(instance.index, instance.id.clone(), Some(name), stage, now);
+            self.instances.insert(instance.index, instance);
         }
         match provider.running_instances().await {
-            Ok(present) => {
-                for one in present.into_iter().flatten() {
-                    let name: Arc<str> = one.address.to_string().into();
-                    self.crew.adopt(one.index, one.id.clone(), Some(name), self.now());
-                    self.instances.insert(one.index, one);
+            Ok(listed) => {
+                for instance in listed.into_iter().flatten() {
+                    let name: Arc<str> = instance.address.to_string().into();
+                    self.instance_set.adopt(instance.index, instance.id.clone(), Some(name), self.now());
+                    self.instances.insert(instance.index, instance);
                 }
                 self.handle_completed().await;
             }
-            Err(why) => {
-                let why = format!("{} cannot say who is there: {why}", self.scaling.provider.name());
-                self.publish_event(EventKind::ScalerFailed, None, why, Vec::new());
+            Err(error) => {
+                let message = format!("{} cannot say who is there: {error}", self.scaling.provider.name());
+                self.publish_event(EventKind::ScalerFailed, None, message, Vec::new());
             }
         }
     }

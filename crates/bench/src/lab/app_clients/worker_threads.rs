@@ -14,32 +14,32 @@ pub(super) struct AgentThreads(Mutex<ThreadQueue>);
 
 #[derive(Debug)]
 struct ThreadQueue {
-    free: usize,
+    free_count: usize,
     /// The waiters, the first in front.
-    waiting: VecDeque<Sender<Instant>>,
+    waiters: VecDeque<Sender<Instant>>,
 }
 
 impl AgentThreads {
     /// Creates `count` threads, at least one.
     pub(super) fn new(count: usize) -> Self {
-        Self(Mutex::new(ThreadQueue { free: count.max(1), waiting: VecDeque::new() }))
+        Self(Mutex::new(ThreadQueue { free_count: count.max(1), waiters: VecDeque::new() }))
     }
 
     /// Waits for a thread and holds it until the result is dropped; the caller arrives at `now`.
     pub(super) fn acquire(&self, now: Instant) -> HeldThread<'_> {
-        let turn = {
+        let handover = {
             let mut state = lock(&self.0);
-            if state.free > 0 {
-                state.free -= 1;
+            if state.free_count > 0 {
+                state.free_count -= 1;
                 return HeldThread { threads: self, held_until: Cell::new(now) };
             }
-            let (call, turn) = channel();
-            state.waiting.push_back(call);
-            turn
+            let (handover_sender, handover_receiver) = channel();
+            state.waiters.push_back(handover_sender);
+            handover_receiver
         };
         // The sender is dropped only after use.
-        let free = turn.recv().unwrap_or(now);
-        HeldThread { threads: self, held_until: Cell::new(now.max(free)) }
+        let free_since = handover.recv().unwrap_or(now);
+        HeldThread { threads: self, held_until: Cell::new(now.max(free_since)) }
     }
 }
 
@@ -66,12 +66,12 @@ impl HeldThread<'_> {
 impl Drop for HeldThread<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.threads.0);
-        while let Some(first) = state.waiting.pop_front() {
-            if first.send(self.held_until.get()).is_ok() {
+        while let Some(waiter) = state.waiters.pop_front() {
+            if waiter.send(self.held_until.get()).is_ok() {
                 return;
             }
         }
-        state.free += 1;
+        state.free_count += 1;
     }
 }
 
@@ -89,29 +89,29 @@ mod tests {
     fn who_asks_first_is_served_first() {
         let clones = Arc::new(AgentThreads::new(1));
         let order = Arc::new(Mutex::new(Vec::new()));
-        let begin = Instant::now();
-        let first = clones.acquire(begin);
-        let waiting = |clones: &AgentThreads| lock(&clones.0).waiting.len();
+        let start = Instant::now();
+        let first = clones.acquire(start);
+        let waiting = |clones: &AgentThreads| lock(&clones.0).waiters.len();
         let threads: Vec<_> = (0..4)
             .map(|number| {
                 let (clones, order) = (clones.clone(), order.clone());
-                let of = clones.clone();
+                let observed = clones.clone();
                 let thread = thread::spawn(move || {
-                    let clone = clones.acquire(begin);
-                    lock(&order).push((number, clone.held_since() - begin));
+                    let clone = clones.acquire(start);
+                    lock(&order).push((number, clone.held_since() - start));
                     clone.set_held_until(clone.held_since() + MS);
                 });
-                while waiting(&of) <= number {
+                while waiting(&observed) <= number {
                     thread::yield_now();
                 }
                 thread
             })
             .collect();
-        first.set_held_until(begin + 5 * MS);
+        first.set_held_until(start + 5 * MS);
         drop(first);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         // Each continues from the end of the one before, whatever the clock shows.
         assert_eq!(*lock(&order), [(0, 5 * MS), (1, 6 * MS), (2, 7 * MS), (3, 8 * MS)]);
-        assert_eq!(lock(&clones.0).free, 1);
+        assert_eq!(lock(&clones.0).free_count, 1);
     }
 }

@@ -39,27 +39,28 @@ impl WireTimes {
 }
 
 /// The time for connections to be established, and the time in which cycles are then counted.
-const WARM: Duration = Duration::from_secs(1);
+const WARMUP: Duration = Duration::from_secs(1);
 const LENGTH: Duration = Duration::from_secs(6);
 
 /// Measures the times for each protocol of these points, with the first point that uses it.
 pub(super) fn measure(
-    tie: &ProcessLauncher,
+    launcher: &ProcessLauncher,
     experiment: &Experiment,
     points: &[ExperimentPoint],
     folder: &Path,
-    watch: &mut dyn RunObserver,
+    observer: &mut dyn RunObserver,
 ) -> Result<BTreeMap<String, WireTimes>, LabError> {
-    let mut wires = BTreeMap::new();
+    let mut wire_times = BTreeMap::new();
     for protocol in [LoadProtocol::Http, LoadProtocol::Iiop] {
-        let first = points.iter().find(|point| point.protocol == protocol);
-        let Some((point, setting)) = first.and_then(|point| Some((point, point.application?))) else {
+        let first_point = points.iter().find(|point| point.protocol == protocol);
+        let Some((point, application)) = first_point.and_then(|point| Some((point, point.application?)))
+        else {
             continue;
         };
-        watch.on_calibration(&format!("measuring what the way takes, {}", protocol.name()));
-        let setting = setting.with_constant_work();
-        let alone = ExperimentPoint {
-            application: Some(setting),
+        observer.on_calibration(&format!("measuring what the way takes, {}", protocol.name()));
+        let application = application.with_constant_work();
+        let single_client = ExperimentPoint {
+            application: Some(application),
             load: OfferedLoad::Concurrency(1),
             ..point.clone()
         };
@@ -67,27 +68,36 @@ pub(super) fn measure(
         let folder = folder.join(protocol.name());
         std::fs::create_dir_all(&folder)
             .map_err(|error| LabError::failed(format!("cannot make {}: {error}", folder.display())))?;
-        let stage = Testbed::build(tie, experiment, &alone, Duration::ZERO, &folder)?;
-        let lasting = LoadDuration { warmup: WARM, total: WARM + LENGTH };
-        let run = stage.start_load(&experiment.load, LoadLoop::Closed(1), alone.load, lasting, point.seed)?;
-        let until = |end: Duration| {
-            while run.elapsed() < end {
+        let testbed = Testbed::build(launcher, experiment, &single_client, Duration::ZERO, &folder)?;
+        let load_duration = LoadDuration { warmup: WARMUP, total: WARMUP + LENGTH };
+        let load_clients = testbed.start_load(
+            &experiment.load,
+            LoadLoop::Closed(1),
+            single_client.load,
+            load_duration,
+            point.seed,
+        )?;
+        let wait_until = |deadline: Duration| {
+            while load_clients.elapsed() < deadline {
                 std::thread::sleep(Duration::from_millis(5));
-                if watch.is_interrupted() {
+                if observer.is_interrupted() {
                     return Err(LabError::Interrupted);
                 }
             }
             Ok(())
         };
-        until(WARM)?;
-        drop(run.take_record());
-        until(WARM + LENGTH)?;
-        let record = run.take_record();
+        wait_until(WARMUP)?;
+        drop(load_clients.take_record());
+        wait_until(WARMUP + LENGTH)?;
+        let record = load_clients.take_record();
         if record.ok == 0 {
             return Err(LabError::failed("no cycle ended while it was measured what the way takes"));
         }
-        let (cycle, pick) = (record.latency.quantile(0.5), record.picks.quantile(0.5));
-        wires.insert(protocol.name().to_owned(), setting.wire_times(cycle.as_secs_f64(), pick.as_secs_f64()));
+        let (cycle_time, pick_time) = (record.latency.quantile(0.5), record.picks.quantile(0.5));
+        wire_times.insert(
+            protocol.name().to_owned(),
+            application.wire_times(cycle_time.as_secs_f64(), pick_time.as_secs_f64()),
+        );
     }
-    Ok(wires)
+    Ok(wire_times)
 }

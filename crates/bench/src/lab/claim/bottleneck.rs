@@ -39,7 +39,7 @@ const fn simulated() -> ResultSource {
 impl BottleneckClaim {
     /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
-        self.only.iter().all(|only| only.matches(levels))
+        self.only.iter().all(|filter| filter.matches(levels))
     }
 
     pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
@@ -47,26 +47,26 @@ impl BottleneckClaim {
             BottleneckKind::Software => "software",
             BottleneckKind::Hardware => "hardware",
         };
-        let mut wanted = self.of.clone();
-        wanted.sort();
+        let mut expected = self.of.clone();
+        expected.sort();
         let mut verdict = Verdict::new(true);
-        for (levels, held) in table.bottlenecks(self.by, |levels| self.uses_point(levels)) {
-            let Some(held) = held else {
+        for (levels, bottleneck) in table.bottlenecks(self.by, |levels| self.uses_point(levels)) {
+            let Some(bottleneck) = bottleneck else {
                 verdict.pass = false;
                 verdict.numbers.push(format!("not at {}: the model does not say", format_levels(levels)));
                 continue;
             };
-            let mut of = held.of.clone();
-            of.sort();
-            let holds = held.limits && held.kind == kind && of == wanted;
+            let mut resources = bottleneck.of.clone();
+            resources.sort();
+            let holds = bottleneck.limits && bottleneck.kind == kind && resources == expected;
             verdict.pass &= holds;
             verdict.numbers.push(format!(
                 "{}{}: {} {}{}",
                 if holds { "" } else { "not at " },
                 format_levels(levels),
-                held.kind,
-                held.of.join(", "),
-                if held.limits { "" } else { ", which does not limit yet" }
+                bottleneck.kind,
+                bottleneck.of.join(", "),
+                if bottleneck.limits { "" } else { ", which does not limit yet" }
             ));
         }
         if verdict.numbers.is_empty() { Verdict::missing_points("no point") } else { verdict }
@@ -84,24 +84,25 @@ mod tests {
     fn kind_and_names_must_be_those() {
         let mut table = EstimateTable::default();
         table.push(PointLevels::new(), BTreeMap::new());
-        let test = |kind, of: &[&str]| BottleneckClaim {
+        let test = |kind, resources: &[&str]| BottleneckClaim {
             kind,
-            of: of.iter().map(|name| (*name).to_owned()).collect(),
+            of: resources.iter().map(|name| (*name).to_owned()).collect(),
             by: ResultSource::Simulated,
             only: vec![],
         };
         assert!(!test(BottleneckKind::Software, &["a"]).decide(&table).pass, "nothing was said");
-        let held = |limits| ModelBottleneck {
+        let bottleneck = |limits| ModelBottleneck {
             kind: "software".to_owned(),
             of: vec!["b".to_owned(), "a".to_owned()],
             limits,
         };
-        let said = |limits| ModelPrediction { bottleneck: Some(held(limits)), ..ModelPrediction::default() };
-        table.push_prediction(ResultSource::Simulated, said(true));
+        let prediction =
+            |limits| ModelPrediction { bottleneck: Some(bottleneck(limits)), ..ModelPrediction::default() };
+        table.push_prediction(ResultSource::Simulated, prediction(true));
         assert!(test(BottleneckKind::Software, &["a", "b"]).decide(&table).pass);
         assert!(!test(BottleneckKind::Hardware, &["a", "b"]).decide(&table).pass);
         assert!(!test(BottleneckKind::Software, &["a"]).decide(&table).pass);
-        table.push_prediction(ResultSource::Simulated, said(false));
+        table.push_prediction(ResultSource::Simulated, prediction(false));
         assert!(!test(BottleneckKind::Software, &["a", "b"]).decide(&table).pass);
         assert!(!test(BottleneckKind::Software, &["a"]).decide(&EstimateTable::default()).pass);
     }

@@ -58,11 +58,11 @@ impl PointFilter {
     /// Returns `true` if the condition allows these levels.
     pub fn matches(&self, levels: &PointLevels) -> bool {
         let Some(level) = levels.get(&self.factor) else { return false };
-        let fits = |bound: Option<f64>, holds: fn(f64, f64) -> bool| {
-            bound.is_none_or(|bound| level.number().is_some_and(|number| holds(number, bound)))
+        let meets = |bound: Option<f64>, compare: fn(f64, f64) -> bool| {
+            bound.is_none_or(|bound| level.number().is_some_and(|number| compare(number, bound)))
         };
-        fits(self.from, |number, bound| number >= bound)
-            && fits(self.to, |number, bound| number <= bound)
+        meets(self.from, |number, bound| number >= bound)
+            && meets(self.to, |number, bound| number <= bound)
             && self.among.as_ref().is_none_or(|among| among.contains(level))
     }
 }
@@ -70,22 +70,24 @@ impl PointFilter {
 impl BoundClaim {
     /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
-        self.only.iter().all(|only| only.matches(levels))
+        self.only.iter().all(|filter| filter.matches(levels))
     }
 
-    pub(super) fn decide(&self, table: &EstimateTable, least: bool) -> Verdict {
-        let keep = |levels: &PointLevels| self.uses_point(levels);
-        let mut points: Vec<_> = table.values(self.metric, keep).collect();
-        let all = mean(points.iter().map(|(_, estimate)| estimate));
-        let nowhere = PointLevels::new();
-        if let Some(all) = all.filter(|_| self.mean) {
-            points = vec![(&nowhere, all)];
+    pub(super) fn decide(&self, table: &EstimateTable, is_lower_bound: bool) -> Verdict {
+        let is_used = |levels: &PointLevels| self.uses_point(levels);
+        let mut points: Vec<_> = table.values(self.metric, is_used).collect();
+        let overall = mean(points.iter().map(|(_, estimate)| estimate));
+        let no_levels = PointLevels::new();
+        if let Some(overall) = overall.filter(|_| self.mean) {
+            points = vec![(&no_levels, overall)];
         }
-        let holds = |mean: f64| if least { mean >= self.value } else { mean <= self.value };
-        let order = |mean: f64| if least { mean } else { -mean };
-        let open =
-            |estimate: &Estimate| self.clear && holds(if least { estimate.high() } else { estimate.low() });
-        let Some((where_, worst)) = points.iter().min_by(|a, b| order(a.1.mean).total_cmp(&order(b.1.mean)))
+        let holds = |mean: f64| if is_lower_bound { mean >= self.value } else { mean <= self.value };
+        let sort_key = |mean: f64| if is_lower_bound { mean } else { -mean };
+        let is_inconclusive = |estimate: &Estimate| {
+            self.clear && holds(if is_lower_bound { estimate.high() } else { estimate.low() })
+        };
+        let Some((worst_levels, worst)) =
+            points.iter().min_by(|a, b| sort_key(a.1.mean).total_cmp(&sort_key(b.1.mean)))
         else {
             return Verdict::missing_points(&format!("no point with `{}`", self.metric.name()));
         };
@@ -94,26 +96,26 @@ impl BoundClaim {
             "{} of {} points {} {}; the {} is {} ({})",
             points.len() - failed.len(),
             points.len(),
-            if least { "at or above" } else { "at or below" },
+            if is_lower_bound { "at or above" } else { "at or below" },
             format_number(self.value),
-            if least { "least" } else { "greatest" },
+            if is_lower_bound { "least" } else { "greatest" },
             format_estimate(worst),
-            format_levels(where_)
+            format_levels(worst_levels)
         )];
         numbers.extend(failed.iter().take(5).map(|(levels, value)| {
             format!(
                 "{} {}: {}",
-                if open(value) { "not clear at" } else { "not" },
+                if is_inconclusive(value) { "not clear at" } else { "not" },
                 format_levels(levels),
                 format_estimate(value)
             )
         }));
-        let refuted = failed.iter().any(|(_, estimate)| !open(estimate));
-        let lacking = table.points_without(self.metric, keep);
-        let missing = |levels: &&PointLevels| format!("not measured: {}", format_levels(levels));
-        numbers.extend(lacking.iter().take(5).map(missing));
-        let decided = failed.is_empty() || refuted || !lacking.is_empty();
-        Verdict { pass: failed.is_empty() && lacking.is_empty(), decided, numbers }
+        let refuted = failed.iter().any(|(_, estimate)| !is_inconclusive(estimate));
+        let unmeasured = table.points_without(self.metric, is_used);
+        let describe_unmeasured = |levels: &&PointLevels| format!("not measured: {}", format_levels(levels));
+        numbers.extend(unmeasured.iter().take(5).map(describe_unmeasured));
+        let decided = failed.is_empty() || refuted || !unmeasured.is_empty();
+        Verdict { pass: failed.is_empty() && unmeasured.is_empty(), decided, numbers }
     }
 }
 
@@ -122,9 +124,10 @@ fn mean<'a>(points: impl Iterator<Item = &'a Estimate>) -> Option<Estimate> {
     let points: Vec<&Estimate> = points.collect();
     let count = points.len() as f64;
     let mean = points.iter().map(|point| point.mean).sum::<f64>() / count;
-    let half = points.iter().map(|point| point.half_width * point.half_width).sum::<f64>().sqrt() / count;
+    let half_width =
+        points.iter().map(|point| point.half_width * point.half_width).sum::<f64>().sqrt() / count;
     let samples = points.iter().map(|point| point.samples).sum();
-    (!points.is_empty()).then_some(Estimate { mean, half_width: half, samples })
+    (!points.is_empty()).then_some(Estimate { mean, half_width, samples })
 }
 
 #[cfg(test)]
@@ -144,30 +147,30 @@ mod tests {
         let verdict = bound(0.99, vec![]).decide(&table, true);
         assert!(!verdict.pass);
         assert!(verdict.numbers[0].starts_with("2 of 3 points at or above 0.99; the least is 0.9 ± 0.001"));
-        let left = PointFilter { factor: Factor::Concurrency, from: None, to: Some(40.0), among: None };
-        assert!(bound(0.99, vec![left]).decide(&table, true).pass);
-        let two = PointFilter {
+        let filter = PointFilter { factor: Factor::Concurrency, from: None, to: Some(40.0), among: None };
+        assert!(bound(0.99, vec![filter]).decide(&table, true).pass);
+        let two_endpoints = PointFilter {
             factor: Factor::Endpoints,
             from: None,
             to: None,
             among: Some(vec![FactorLevel::Number(2.0)]),
         };
-        assert!(bound(0.999, vec![two.clone()]).decide(&table, false).pass);
-        assert!(!bound(0.99, vec![two]).decide(&table, false).pass);
+        assert!(bound(0.999, vec![two_endpoints.clone()]).decide(&table, false).pass);
+        assert!(!bound(0.99, vec![two_endpoints]).decide(&table, false).pass);
     }
 
     #[test]
     fn what_may_be_chance_is_left_open() {
-        let decide = |half, least| {
-            let table = curves(Metric::Success, half, &[(1.0, &[(25.0, 1.0), (50.0, 0.8)])]);
-            let verdict = BoundClaim { clear: true, ..bound(0.9, vec![]) }.decide(&table, least);
+        let decide = |half_width, is_lower_bound| {
+            let table = curves(Metric::Success, half_width, &[(1.0, &[(25.0, 1.0), (50.0, 0.8)])]);
+            let verdict = BoundClaim { clear: true, ..bound(0.9, vec![]) }.decide(&table, is_lower_bound);
             assert!(!verdict.pass);
             (verdict.decided, verdict.numbers[1].starts_with("not clear at "))
         };
         // One of the two is a tenth out of the bound, on either side of it.
-        for least in [true, false] {
-            assert_eq!(decide(0.2, least), (false, true));
-            assert_eq!(decide(0.05, least), (true, false));
+        for is_lower_bound in [true, false] {
+            assert_eq!(decide(0.2, is_lower_bound), (false, true));
+            assert_eq!(decide(0.05, is_lower_bound), (true, false));
         }
     }
 
@@ -195,8 +198,8 @@ mod tests {
     #[test]
     fn no_point_shows_nothing() {
         assert!(!bound(0.0, vec![]).decide(&EstimateTable::default(), true).pass);
-        let none = PointFilter { factor: Factor::Share, from: Some(1.0), to: None, among: None };
+        let no_match = PointFilter { factor: Factor::Share, from: Some(1.0), to: None, among: None };
         let table = curves(Metric::Success, 0.0, &[(1.0, &[(25.0, 1.0)])]);
-        assert!(!bound(0.0, vec![none]).decide(&table, true).pass);
+        assert!(!bound(0.0, vec![no_match]).decide(&table, true).pass);
     }
 }

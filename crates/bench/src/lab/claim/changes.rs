@@ -37,40 +37,47 @@ impl ChangeClaim {
     pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
         let level = levels.get(&self.factor);
         level.is_some_and(|level| *level == self.from || *level == self.to)
-            && self.only.iter().all(|only| only.matches(levels))
+            && self.only.iter().all(|filter| filter.matches(levels))
     }
 
     pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let rows: Vec<_> = table.values(self.metric, |levels| self.uses_point(levels)).collect();
-        let rest = |levels: &PointLevels| {
-            let mut rest = levels.clone();
-            rest.remove(&self.factor);
-            rest
+        let other_levels = |levels: &PointLevels| {
+            let mut other_levels = levels.clone();
+            other_levels.remove(&self.factor);
+            other_levels
         };
-        let at = |levels: &PointLevels, level: &FactorLevel| levels.get(&self.factor) == Some(level);
+        let is_at_level = |levels: &PointLevels, level: &FactorLevel| levels.get(&self.factor) == Some(level);
         let mut verdict = Verdict::new(true);
         let mut refuted = false;
-        for (levels, first) in rows.iter().filter(|(levels, _)| at(levels, &self.from)) {
-            let place = rest(levels);
-            let Some((_, last)) =
-                rows.iter().find(|(levels, _)| at(levels, &self.to) && rest(levels) == place)
+        for (levels, first) in rows.iter().filter(|(levels, _)| is_at_level(levels, &self.from)) {
+            let shared_levels = other_levels(levels);
+            let Some((_, last)) = rows
+                .iter()
+                .find(|(levels, _)| is_at_level(levels, &self.to) && other_levels(levels) == shared_levels)
             else {
-                return Verdict::missing_points(&format!("no {} at {}", self.to, format_levels(&place)));
+                return Verdict::missing_points(&format!(
+                    "no {} at {}",
+                    self.to,
+                    format_levels(&shared_levels)
+                ));
             };
             let ratio = last.ratio_to(first);
-            let off = (ratio.mean - 1.0 - self.by).abs();
-            let (holds, may) =
-                (off <= self.within, ratio.half_width > self.within && off <= self.within + ratio.half_width);
+            let deviation = (ratio.mean - 1.0 - self.by).abs();
+            let (holds, is_inconclusive) = (
+                deviation <= self.within,
+                ratio.half_width > self.within && deviation <= self.within + ratio.half_width,
+            );
             verdict.pass &= holds;
-            refuted |= !holds && !may;
+            refuted |= !holds && !is_inconclusive;
             verdict.numbers.push(format!(
                 "{}{}: from {} to {}, by {} ± {} %, expected {} ± {} %",
-                match (holds, may) {
+                match (holds, is_inconclusive) {
                     (true, _) => "",
                     (false, true) => "too vague at ",
                     (false, false) => "not at ",
                 },
-                format_levels(&place),
+                format_levels(&shared_levels),
                 format_estimate(first),
                 format_estimate(last),
                 format_number((ratio.mean - 1.0) * 100.0),
@@ -111,8 +118,8 @@ mod tests {
         let verdict = test(-0.48, 0.02).decide(&table);
         assert!(verdict.pass && verdict.numbers[0].contains("by -47 ± "), "{verdict:?}");
         assert!(!test(-0.5, 0.02).decide(&table).pass && !test(0.47, 0.02).decide(&table).pass);
-        let other = ChangeClaim { to: FactorLevel::Number(4.0), ..test(-0.47, 0.1) };
-        assert!(!other.decide(&table).pass && !test(0.0, 1.0).decide(&EstimateTable::default()).pass);
+        let other_claim = ChangeClaim { to: FactorLevel::Number(4.0), ..test(-0.47, 0.1) };
+        assert!(!other_claim.decide(&table).pass && !test(0.0, 1.0).decide(&EstimateTable::default()).pass);
     }
 
     #[test]
@@ -126,14 +133,23 @@ mod tests {
             within: 0.02,
             only: vec![],
         };
-        let verdict = |half, last| {
-            let table = curves(Metric::Response, half, &[(1.0, &[(1.0, 100.0)]), (2.0, &[(1.0, last)])]);
+        let verdict = |half_width, last_mean| {
+            let table =
+                curves(Metric::Response, half_width, &[(1.0, &[(1.0, 100.0)]), (2.0, &[(1.0, last_mean)])]);
             test.decide(&table)
         };
-        let vague = verdict(3.0, 196.0);
-        assert!(!vague.pass && !vague.decided && vague.numbers[0].starts_with("too vague at "), "{vague:?}");
+        let vague_verdict = verdict(3.0, 196.0);
+        assert!(
+            !vague_verdict.pass
+                && !vague_verdict.decided
+                && vague_verdict.numbers[0].starts_with("too vague at "),
+            "{vague_verdict:?}"
+        );
         // The mean is within the tolerance; far away; known precisely enough.
-        let sure = [verdict(3.0, 199.0), verdict(3.0, 160.0), verdict(0.1, 196.0)];
-        assert_eq!(sure.map(|one| (one.pass, one.decided)), [(true, true), (false, true), (false, true)]);
+        let decided_verdicts = [verdict(3.0, 199.0), verdict(3.0, 160.0), verdict(0.1, 196.0)];
+        assert_eq!(
+            decided_verdicts.map(|verdict| (verdict.pass, verdict.decided)),
+            [(true, true), (false, true), (false, true)]
+        );
     }
 }

@@ -38,14 +38,16 @@ impl ExceedsSomewhere {
             };
             let above: Vec<_> = curve.iter().filter(|(_, estimate)| estimate.low() > bound).collect();
             // A single point of many may be a chance result.
-            let region = curve.windows(2).any(|next| next.iter().all(|(_, one)| one.low() > bound));
-            pass &= region;
+            let has_region = curve
+                .windows(2)
+                .any(|neighbours| neighbours.iter().all(|(_, estimate)| estimate.low() > bound));
+            pass &= has_region;
             numbers.push(format!(
                 "{} = {level}: {} at {} = {x}, {} {}; above at {} of {} points",
                 self.series.name(),
                 format_estimate(best),
                 self.along.name(),
-                if region { "above" } else { "not above" },
+                if has_region { "above" } else { "not above" },
                 format_number(bound),
                 above.len(),
                 curve.len(),
@@ -75,22 +77,23 @@ mod tests {
 
     #[test]
     fn every_curve_must_get_above_its_own_bound() {
-        let good = [(1.0, &[(25.0, 1.2), (50.0, 1.4)][..]), (2.0, &[(25.0, 1.1), (50.0, 2.9), (75.0, 2.5)])];
-        assert!(test(None).decide(&curves(Metric::Speedup, 0.1, &good)).pass);
+        let rising =
+            [(1.0, &[(25.0, 1.2), (50.0, 1.4)][..]), (2.0, &[(25.0, 1.1), (50.0, 2.9), (75.0, 2.5)])];
+        assert!(test(None).decide(&curves(Metric::Speedup, 0.1, &rising)).pass);
         let flat = [(1.0, &[(25.0, 1.4), (50.0, 1.4)][..]), (2.0, &[(25.0, 1.5), (50.0, 1.9)])];
         let verdict = test(None).decide(&curves(Metric::Speedup, 0.1, &flat));
         assert!(!verdict.pass);
         assert!(verdict.numbers[1].contains("1.9 ± 0.1") && verdict.numbers[1].contains("not above 2"));
         assert!(test(Some(1.2)).decide(&curves(Metric::Speedup, 0.1, &flat)).pass);
-        let once = [(1.0, &[(25.0, 0.9), (50.0, 1.4), (75.0, 0.9), (100.0, 1.4)][..])];
-        assert!(!test(None).decide(&curves(Metric::Speedup, 0.1, &once)).pass);
+        let alternating = [(1.0, &[(25.0, 0.9), (50.0, 1.4), (75.0, 0.9), (100.0, 1.4)][..])];
+        assert!(!test(None).decide(&curves(Metric::Speedup, 0.1, &alternating)).pass);
     }
 
     #[test]
     fn an_interval_that_reaches_below_does_not_exceed() {
-        let close = [(1.0, &[(25.0, 1.05), (50.0, 1.05)][..])];
-        assert!(!test(None).decide(&curves(Metric::Speedup, 0.1, &close)).pass);
-        assert!(test(None).decide(&curves(Metric::Speedup, 0.01, &close)).pass);
+        let close_to_bound = [(1.0, &[(25.0, 1.05), (50.0, 1.05)][..])];
+        assert!(!test(None).decide(&curves(Metric::Speedup, 0.1, &close_to_bound)).pass);
+        assert!(test(None).decide(&curves(Metric::Speedup, 0.01, &close_to_bound)).pass);
         assert!(!test(None).decide(&curves(Metric::Speedup, 0.1, &[])).pass);
     }
 }

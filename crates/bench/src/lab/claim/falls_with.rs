@@ -46,18 +46,18 @@ impl FallsWith {
         let mut numbers = Vec::new();
         for level in table.levels(self.by).iter().filter(|level| !self.except.contains(level)) {
             let curve = table.curve(self.metric, self.along, &[(self.by, level)]);
-            let Some((value, place)) = self.reduce(&curve) else {
+            let Some((value, description)) = self.reduce(&curve) else {
                 return Verdict::missing_points(&format!("no point has {} = {level}", self.by.name()));
             };
             values.push(value);
-            numbers.push(format!("{} = {level}: {}{place}", self.by.name(), format_estimate(&value)));
+            numbers.push(format!("{} = {level}: {}{description}", self.by.name(), format_estimate(&value)));
         }
-        let no_rise = values.windows(2).all(|pair| !pair[0].is_below(&pair[1]));
-        let fall = values.first().zip(values.last()).is_some_and(|(first, last)| last.is_below(first));
+        let never_rises = values.windows(2).all(|pair| !pair[0].is_below(&pair[1]));
+        let falls = values.first().zip(values.last()).is_some_and(|(first, last)| last.is_below(first));
         if values.is_empty() {
             return Verdict::missing_points("no curve");
         }
-        Verdict { pass: no_rise && fall, decided: true, numbers }
+        Verdict { pass: never_rises && falls, decided: true, numbers }
     }
 
     /// Returns the number, and a note on its origin.
@@ -73,9 +73,9 @@ impl FallsWith {
                 let mean = curve.iter().map(|(_, estimate)| estimate.mean).sum::<f64>() / count;
                 // Independent points: the squares of their errors add.
                 let squares = curve.iter().map(|(_, estimate)| estimate.half_width.powi(2)).sum::<f64>();
-                let half = squares.sqrt() / count;
+                let half_width = squares.sqrt() / count;
                 Some((
-                    Estimate { mean, half_width: half, samples },
+                    Estimate { mean, half_width, samples },
                     format!(", the mean of {} points", curve.len()),
                 ))
             }
@@ -88,9 +88,9 @@ mod tests {
     use super::super::fixture::curves;
     use super::*;
 
-    fn verdict(take: CurveReduction, half: f64, third: &[(f64, f64)]) -> Verdict {
+    fn verdict(take: CurveReduction, half_width: f64, third: &[(f64, f64)]) -> Verdict {
         let (first, second): (&[_], &[_]) = (&[(25.0, 1.5), (50.0, 1.4)], &[(25.0, 1.0), (50.0, 1.45)]);
-        let table = curves(Metric::Efficiency, half, &[(1.0, first), (2.0, second), (3.0, third)]);
+        let table = curves(Metric::Efficiency, half_width, &[(1.0, first), (2.0, second), (3.0, third)]);
         FallsWith {
             metric: Metric::Efficiency,
             by: Factor::Endpoints,
@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn by_the_mean_and_by_the_greatest() {
         assert!(verdict(CurveReduction::Mean, 0.02, &[(25.0, 0.7), (50.0, 1.2)]).pass);
-        let most = verdict(CurveReduction::Most, 0.02, &[(25.0, 0.7), (50.0, 1.2)]);
-        assert!(most.pass);
-        assert_eq!(most.numbers[2], "endpoints = 3: 1.2 ± 0.02 at concurrency = 50, its greatest");
+        let verdict = verdict(CurveReduction::Most, 0.02, &[(25.0, 0.7), (50.0, 1.2)]);
+        assert!(verdict.pass);
+        assert_eq!(verdict.numbers[2], "endpoints = 3: 1.2 ± 0.02 at concurrency = 50, its greatest");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::lab::table::{EstimateTable, PointLevels};
 
 /// Creates curves of `metric` over the concurrency, one for each number of endpoints, all with the same half
 /// width.
-pub(super) fn curves(metric: Metric, half: f64, curves: &[(f64, &[(f64, f64)])]) -> EstimateTable {
+pub(super) fn curves(metric: Metric, half_width: f64, curves: &[(f64, &[(f64, f64)])]) -> EstimateTable {
     let mut table = EstimateTable::default();
     for (endpoints, points) in curves {
         for (x, mean) in *points {
@@ -19,24 +19,21 @@ pub(super) fn curves(metric: Metric, half: f64, curves: &[(f64, &[(f64, f64)])])
                 (Factor::Endpoints, FactorLevel::Number(*endpoints)),
                 (Factor::Concurrency, FactorLevel::Number(*x)),
             ]);
-            table.push(
-                levels,
-                BTreeMap::from([(metric, Estimate { mean: *mean, half_width: half, samples: 5 })]),
-            );
+            table.push(levels, BTreeMap::from([(metric, Estimate { mean: *mean, half_width, samples: 5 })]));
         }
     }
     table
 }
 
 /// Creates response times over the concurrency: measured values, and those of a column of the model.
-pub(super) fn predicted(column: ResultSource, points: &[(f64, f64, f64)]) -> EstimateTable {
+pub(super) fn predicted(source: ResultSource, points: &[(f64, f64, f64)]) -> EstimateTable {
     let mut table = EstimateTable::default();
-    for (x, measured, said) in points {
+    for (x, measured, predicted) in points {
         let levels = PointLevels::from([(Factor::Concurrency, FactorLevel::Number(*x))]);
         let estimate = Estimate { mean: *measured, half_width: 0.1, samples: 5 };
         table.push(levels, BTreeMap::from([(Metric::Response, estimate)]));
-        let values = BTreeMap::from([(Metric::Response, (*said, 0.0))]);
-        table.push_prediction(column, ModelPrediction { values, bottleneck: None });
+        let values = BTreeMap::from([(Metric::Response, (*predicted, 0.0))]);
+        table.push_prediction(source, ModelPrediction { values, bottleneck: None });
     }
     table
 }

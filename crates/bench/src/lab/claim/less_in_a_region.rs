@@ -27,17 +27,17 @@ pub struct LessInARegion {
 impl LessInARegion {
     pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let curve = |level| table.curve(self.metric, self.along, &[(self.series, level)]);
-        let (low, high) = (curve(&self.of), curve(&self.than));
+        let (lower_curve, higher_curve) = (curve(&self.of), curve(&self.than));
         let mut pairs = Vec::new();
-        for (x, of) in &low {
-            if let Some((_, than)) = high.iter().find(|(other, _)| other == x) {
-                pairs.push((*x, *of, *than));
+        for (x, lower) in &lower_curve {
+            if let Some((_, higher)) = higher_curve.iter().find(|(other_x, _)| other_x == x) {
+                pairs.push((*x, *lower, *higher));
             }
         }
         if pairs.is_empty() {
             return Verdict::missing_points("the two curves have no point in common");
         }
-        let region: Vec<_> = pairs.iter().filter(|(_, of, than)| of.is_below(than)).collect();
+        let region: Vec<_> = pairs.iter().filter(|(_, lower, higher)| lower.is_below(higher)).collect();
         let mut numbers = Vec::new();
         if let (Some(first), Some(last)) = (region.first(), region.last()) {
             numbers.push(format!(
@@ -51,13 +51,15 @@ impl LessInARegion {
         } else {
             numbers.push(format!("less at none of {} points", pairs.len()));
         }
-        let gap = |(_, of, than): &&(f64, _, _)| ratio(of, than);
-        if let Some(best) = pairs.iter().min_by(|a, b| gap(a).total_cmp(&gap(b))) {
-            let (x, of, than) = best;
-            numbers.push(format!("at {x}: {} against {}", format_estimate(of), format_estimate(than)));
+        let ratio_of = |(_, lower, higher): &&(f64, _, _)| ratio(lower, higher);
+        if let Some(best) = pairs.iter().min_by(|a, b| ratio_of(a).total_cmp(&ratio_of(b))) {
+            let (x, lower, higher) = best;
+            numbers.push(format!("at {x}: {} against {}", format_estimate(lower), format_estimate(higher)));
         }
         // A single point of many may be a chance result.
-        let pass = pairs.windows(2).any(|next| next.iter().all(|(_, of, than)| of.is_below(than)));
+        let pass = pairs
+            .windows(2)
+            .any(|neighbours| neighbours.iter().all(|(_, lower, higher)| lower.is_below(higher)));
         if !pass && !region.is_empty() {
             numbers.push("but not at two neighbouring points, which make a region".to_owned());
         }
@@ -65,8 +67,8 @@ impl LessInARegion {
     }
 }
 
-fn ratio(of: &crate::lab::statistics::Estimate, than: &crate::lab::statistics::Estimate) -> f64 {
-    of.mean / than.mean
+fn ratio(lower: &crate::lab::statistics::Estimate, higher: &crate::lab::statistics::Estimate) -> f64 {
+    lower.mean / higher.mean
 }
 
 #[cfg(test)]
@@ -74,9 +76,12 @@ mod tests {
     use super::super::fixture::curves;
     use super::*;
 
-    fn verdict(half: f64, one: &[(f64, f64)]) -> Verdict {
-        let table =
-            curves(Metric::Response, half, &[(0.0, &[(25.0, 3.0), (50.0, 4.0), (75.0, 9.0)]), (1.0, one)]);
+    fn verdict(half_width: f64, curve: &[(f64, f64)]) -> Verdict {
+        let table = curves(
+            Metric::Response,
+            half_width,
+            &[(0.0, &[(25.0, 3.0), (50.0, 4.0), (75.0, 9.0)]), (1.0, curve)],
+        );
         LessInARegion {
             metric: Metric::Response,
             along: Factor::Concurrency,
@@ -89,9 +94,9 @@ mod tests {
 
     #[test]
     fn two_neighbouring_points_are_a_region_and_one_is_not() {
-        let one = verdict(0.1, &[(25.0, 3.5), (50.0, 3.0), (75.0, 12.0)]);
-        assert!(!one.pass);
-        assert_eq!(one.numbers[0], "less at 1 of 3 points, from concurrency = 50 to 50");
+        let single_point = verdict(0.1, &[(25.0, 3.5), (50.0, 3.0), (75.0, 12.0)]);
+        assert!(!single_point.pass);
+        assert_eq!(single_point.numbers[0], "less at 1 of 3 points, from concurrency = 50 to 50");
         assert!(!verdict(0.1, &[(25.0, 2.0), (50.0, 5.0), (75.0, 3.0)]).pass);
         assert!(verdict(0.1, &[(25.0, 3.5), (50.0, 3.0), (75.0, 3.0)]).pass);
     }

@@ -51,54 +51,60 @@ impl ModelError {
             return Some("an error is of the columns `model` and `simulated`");
         }
         let bounds = [self.mean, self.worst];
-        let fine = bounds.iter().flatten().all(|bound| bound.is_finite() && *bound > 0.0);
-        (bounds == [None, None] || !fine).then_some("an error needs `mean` or `worst`, numbers above 0")
+        let are_positive = bounds.iter().flatten().all(|bound| bound.is_finite() && *bound > 0.0);
+        (bounds == [None, None] || !are_positive)
+            .then_some("an error needs `mean` or `worst`, numbers above 0")
     }
 
     /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
-        self.only.iter().all(|only| only.matches(levels))
+        self.only.iter().all(|filter| filter.matches(levels))
     }
 
     pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let mut verdict = Verdict::new(true);
         let mut errors = Vec::new();
-        let mut lacking = Vec::new();
+        let mut unmodelled = Vec::new();
         for row in table.modelled_pairs(self.metric, self.by, |levels| self.uses_point(levels)) {
             match row {
-                (levels, Some(measured), Some(said)) if measured.mean != 0.0 => {
-                    errors.push((levels, measured, said, said.mean / measured.mean - 1.0));
+                (levels, Some(measured), Some(predicted)) if measured.mean != 0.0 => {
+                    errors.push((levels, measured, predicted, predicted.mean / measured.mean - 1.0));
                 }
                 (levels, ..) => {
-                    lacking.push(format!("not measured or not modelled: {}", format_levels(levels)))
+                    unmodelled.push(format!("not measured or not modelled: {}", format_levels(levels)))
                 }
             }
         }
-        let order = |error: &f64| error.abs();
-        let worst = errors.iter().max_by(|one, other| order(&one.3).total_cmp(&order(&other.3)));
-        let Some((levels, measured, said, error)) = worst else {
+        let magnitude = |error: &f64| error.abs();
+        let worst = errors.iter().max_by(|left, right| magnitude(&left.3).total_cmp(&magnitude(&right.3)));
+        let Some((levels, measured, predicted, error)) = worst else {
             return Verdict::missing_points(&format!("no point with `{}` of both", self.metric.name()));
         };
         let mean = errors.iter().map(|(.., error)| error.abs()).sum::<f64>() / errors.len() as f64;
-        let percent = |value: f64| format!("{} %", format_number(value * 100.0));
-        let bound = |bound: Option<f64>| {
-            bound.map_or_else(String::new, |bound| format!(", bound {}", percent(bound)))
+        let format_percent = |value: f64| format!("{} %", format_number(value * 100.0));
+        let format_bound = |bound: Option<f64>| {
+            bound.map_or_else(String::new, |bound| format!(", bound {}", format_percent(bound)))
         };
         verdict.numbers = vec![
-            format!("mean error {} over {} points{}", percent(mean), errors.len(), bound(self.mean)),
+            format!(
+                "mean error {} over {} points{}",
+                format_percent(mean),
+                errors.len(),
+                format_bound(self.mean)
+            ),
             format!(
                 "worst {} at {}: {} against {} measured{}",
-                percent(*error),
+                format_percent(*error),
                 format_levels(levels),
-                format_number(said.mean),
+                format_number(predicted.mean),
                 format_estimate(measured),
-                bound(self.worst)
+                format_bound(self.worst)
             ),
         ];
         verdict.pass = self.mean.is_none_or(|bound| mean <= bound)
             && self.worst.is_none_or(|bound| error.abs() <= bound)
-            && lacking.is_empty();
-        verdict.numbers.extend(lacking.into_iter().take(5));
+            && unmodelled.is_empty();
+        verdict.numbers.extend(unmodelled.into_iter().take(5));
         verdict
     }
 }
@@ -119,11 +125,11 @@ mod tests {
         let decide = |mean, worst| test(mean, worst).decide(&table);
         assert!(decide(Some(0.031), Some(0.041)).pass);
         assert!(!decide(Some(0.029), None).pass && !decide(None, Some(0.039)).pass);
-        let said = decide(Some(0.03), None).numbers;
-        assert!(said[0].starts_with("mean error 3 % over 2 points, bound 3 %"), "{said:?}");
-        assert!(said[1].starts_with("worst 4 % at concurrency=20: 52 against 50"), "{said:?}");
-        let others = ModelError { by: ResultSource::Simulated, ..test(Some(1.0), None) };
-        assert!(!others.decide(&table).pass, "nothing was simulated");
+        let numbers = decide(Some(0.03), None).numbers;
+        assert!(numbers[0].starts_with("mean error 3 % over 2 points, bound 3 %"), "{numbers:?}");
+        assert!(numbers[1].starts_with("worst 4 % at concurrency=20: 52 against 50"), "{numbers:?}");
+        let simulated_claim = ModelError { by: ResultSource::Simulated, ..test(Some(1.0), None) };
+        assert!(!simulated_claim.decide(&table).pass, "nothing was simulated");
     }
 
     #[test]

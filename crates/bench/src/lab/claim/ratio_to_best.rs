@@ -56,8 +56,8 @@ impl RatioToBest {
     /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
         let level = levels.get(&self.series);
-        let ours = level.is_some_and(|level| *level == self.of || self.among.contains(level));
-        ours && self.only.iter().all(|only| only.matches(levels))
+        let is_compared = level.is_some_and(|level| *level == self.of || self.among.contains(level));
+        is_compared && self.only.iter().all(|filter| filter.matches(levels))
     }
 
     fn bound(&self) -> f64 {
@@ -65,8 +65,8 @@ impl RatioToBest {
     }
 
     /// Returns `true` if the mean of `one` is better than that of `other`.
-    fn better(&self, one: &Estimate, other: &Estimate) -> bool {
-        if self.at_most.is_some() { one.mean < other.mean } else { one.mean > other.mean }
+    fn better(&self, estimate: &Estimate, other: &Estimate) -> bool {
+        if self.at_most.is_some() { estimate.mean < other.mean } else { estimate.mean > other.mean }
     }
 
     fn meets_bound(&self, ratio: &Estimate) -> bool {
@@ -81,20 +81,20 @@ impl RatioToBest {
     /// Returns `true` if the ratio misses the bound by so little that it may be chance.
     fn is_inconclusive(&self, ratio: &Estimate) -> bool {
         let bound = self.bound();
-        let reached = if self.at_most.is_some() { ratio.low() <= bound } else { ratio.high() >= bound };
-        self.clear && reached && !self.meets_bound(ratio)
+        let may_reach = if self.at_most.is_some() { ratio.low() <= bound } else { ratio.high() >= bound };
+        self.clear && may_reach && !self.meets_bound(ratio)
     }
 
     pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
-        let rest = |levels: &PointLevels| {
-            let mut rest = levels.clone();
-            rest.remove(&self.series);
-            rest
+        let other_levels = |levels: &PointLevels| {
+            let mut other_levels = levels.clone();
+            other_levels.remove(&self.series);
+            other_levels
         };
         let rows: Vec<_> = table.values(self.metric, |levels| self.uses_point(levels)).collect();
-        let (own, others): (Vec<_>, Vec<_>) =
+        let (tested, competitors): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|(levels, _)| levels.get(&self.series) == Some(&self.of));
-        if own.is_empty() {
+        if tested.is_empty() {
             return Verdict::missing_points(&format!(
                 "no point of {} with `{}`",
                 self.of,
@@ -103,41 +103,46 @@ impl RatioToBest {
         }
         let mut verdict = Verdict::new(true);
         let mut refuted = false;
-        for (levels, value) in own {
-            let place = rest(levels);
-            let rivals = others.iter().filter(|(levels, _)| rest(levels) == place);
-            let best = rivals.reduce(|best, one| if self.better(&one.1, &best.1) { one } else { best });
-            let Some((rival, best)) = best else {
+        for (levels, value) in tested {
+            let shared_levels = other_levels(levels);
+            let same_rivals = competitors.iter().filter(|(levels, _)| other_levels(levels) == shared_levels);
+            let best_rival =
+                same_rivals.reduce(
+                    |current, candidate| {
+                        if self.better(&candidate.1, &current.1) { candidate } else { current }
+                    },
+                );
+            let Some((rival, best)) = best_rival else {
                 return Verdict::missing_points(&format!(
                     "nothing to compare with at {}",
-                    format_levels(&place)
+                    format_levels(&shared_levels)
                 ));
             };
             let ratio = value.ratio_to(best);
-            let (holds, open) = (self.meets_bound(&ratio), self.is_inconclusive(&ratio));
+            let (holds, is_inconclusive) = (self.meets_bound(&ratio), self.is_inconclusive(&ratio));
             verdict.pass &= holds;
-            refuted |= !holds && !open;
-            let against = rival.get(&self.series).map_or_else(String::new, FactorLevel::to_string);
+            refuted |= !holds && !is_inconclusive;
+            let rival_level = rival.get(&self.series).map_or_else(String::new, FactorLevel::to_string);
             verdict.numbers.push(format!(
-                "{}{}: {} against {} of {against}: a ratio of {}, bound {}",
-                match (holds, open) {
+                "{}{}: {} against {} of {rival_level}: a ratio of {}, bound {}",
+                match (holds, is_inconclusive) {
                     (true, _) => "",
                     (false, true) => "not clear at ",
                     (false, false) => "not at ",
                 },
-                format_levels(&place),
+                format_levels(&shared_levels),
                 format_estimate(&value),
                 format_estimate(best),
                 format_estimate(&ratio),
                 format_number(self.bound()),
             ));
         }
-        let lacking = table.points_without(self.metric, |levels| self.uses_point(levels));
-        verdict.pass &= lacking.is_empty();
-        verdict.decided = verdict.pass || refuted || !lacking.is_empty();
-        verdict
-            .numbers
-            .extend(lacking.iter().take(5).map(|levels| format!("not measured: {}", format_levels(levels))));
+        let unmeasured = table.points_without(self.metric, |levels| self.uses_point(levels));
+        verdict.pass &= unmeasured.is_empty();
+        verdict.decided = verdict.pass || refuted || !unmeasured.is_empty();
+        verdict.numbers.extend(
+            unmeasured.iter().take(5).map(|levels| format!("not measured: {}", format_levels(levels))),
+        );
         verdict
     }
 }
@@ -162,24 +167,29 @@ mod tests {
     }
 
     /// Level 1 against 2 and 3 at two loads; neither rival is the best at both.
-    fn table(half: f64, own: f64) -> EstimateTable {
+    fn table(half_width: f64, mean: f64) -> EstimateTable {
         let (two, three): (&[_], &[_]) = (&[(50.0, 10.0), (75.0, 30.0)], &[(50.0, 12.0), (75.0, 20.0)]);
-        curves(Metric::P99, half, &[(1.0, &[(50.0, own), (75.0, 2.0 * own)]), (2.0, two), (3.0, three)])
+        curves(
+            Metric::P99,
+            half_width,
+            &[(1.0, &[(50.0, mean), (75.0, 2.0 * mean)]), (2.0, two), (3.0, three)],
+        )
     }
 
     #[test]
     fn what_may_be_chance_is_left_open() {
-        let clear =
-            |half, own| RatioToBest { clear: true, ..test(Some(0.8), None) }.decide(&table(half, own));
+        let decide_clear = |half_width, mean| {
+            RatioToBest { clear: true, ..test(Some(0.8), None) }.decide(&table(half_width, mean))
+        };
         // 9 against 10, and 18 against 20.
-        let said = |verdict: &Verdict| (verdict.pass, verdict.decided);
-        assert_eq!(said(&clear(0.1, 9.0)), (false, true));
-        let open = clear(3.0, 9.0);
-        assert_eq!(said(&open), (false, false));
-        assert!(open.numbers[0].starts_with("not clear at "), "{open:?}");
-        assert_eq!(said(&clear(0.1, 7.0)), (true, true));
+        let outcome = |verdict: &Verdict| (verdict.pass, verdict.decided);
+        assert_eq!(outcome(&decide_clear(0.1, 9.0)), (false, true));
+        let open_verdict = decide_clear(3.0, 9.0);
+        assert_eq!(outcome(&open_verdict), (false, false));
+        assert!(open_verdict.numbers[0].starts_with("not clear at "), "{open_verdict:?}");
+        assert_eq!(outcome(&decide_clear(0.1, 7.0)), (true, true));
         // One clear point is enough to refute it: 9.5 against 10 is not clear, 19 against 20 is.
-        assert_eq!(said(&clear(1.2, 9.5)), (false, true));
+        assert_eq!(outcome(&decide_clear(1.2, 9.5)), (false, true));
     }
 
     #[test]
@@ -190,8 +200,8 @@ mod tests {
         assert!(verdict.numbers[1].contains("20 ± 0.1 of 3"), "{verdict:?}");
         let verdict = test(Some(0.8), None).decide(&table(0.1, 9.0));
         assert!(!verdict.pass && verdict.numbers[0].starts_with("not at concurrency=50"), "{verdict:?}");
-        let more = test(None, Some(0.25)).decide(&table(0.1, 8.0));
-        assert!(more.pass && more.numbers[0].contains("of 3"), "{more:?}");
+        let at_least = test(None, Some(0.25)).decide(&table(0.1, 8.0));
+        assert!(at_least.pass && at_least.numbers[0].contains("of 3"), "{at_least:?}");
     }
 
     #[test]
@@ -203,9 +213,9 @@ mod tests {
 
     #[test]
     fn a_side_that_is_missing_shows_nothing() {
-        let alone = curves(Metric::P99, 0.1, &[(1.0, &[(50.0, 1.0)])]);
-        let others = curves(Metric::P99, 0.1, &[(2.0, &[(50.0, 1.0)])]);
-        for table in [alone, others, EstimateTable::default()] {
+        let only_tested = curves(Metric::P99, 0.1, &[(1.0, &[(50.0, 1.0)])]);
+        let only_rivals = curves(Metric::P99, 0.1, &[(2.0, &[(50.0, 1.0)])]);
+        for table in [only_tested, only_rivals, EstimateTable::default()] {
             assert!(!test(Some(0.8), None).decide(&table).pass);
         }
         assert!(test(None, None).error().is_some() && test(Some(1.0), Some(1.0)).error().is_some());
@@ -214,19 +224,24 @@ mod tests {
 
     #[test]
     fn it_is_not_asked_of_points_that_lack_a_side() {
-        let of = |level| PointLevels::from([(Factor::Endpoints, FactorLevel::Number(level))]);
-        let asked = |levels: &[f64]| {
-            let levels: Vec<PointLevels> = levels.iter().map(|level| of(*level)).collect();
+        let levels_of = |level| PointLevels::from([(Factor::Endpoints, FactorLevel::Number(level))]);
+        let is_decidable = |levels: &[f64]| {
+            let levels: Vec<PointLevels> = levels.iter().map(|level| levels_of(*level)).collect();
             ClaimTest::RatioToBest(test(Some(0.8), None)).is_decidable_by(&levels.iter().collect::<Vec<_>>())
         };
-        assert!(asked(&[1.0, 3.0]) && asked(&[0.0, 2.0, 1.0]));
-        assert!(!asked(&[1.0]) && !asked(&[2.0, 3.0]) && !asked(&[1.0, 4.0]) && !asked(&[]));
+        assert!(is_decidable(&[1.0, 3.0]) && is_decidable(&[0.0, 2.0, 1.0]));
+        assert!(
+            !is_decidable(&[1.0])
+                && !is_decidable(&[2.0, 3.0])
+                && !is_decidable(&[1.0, 4.0])
+                && !is_decidable(&[])
+        );
     }
 
     #[test]
     fn what_is_left_out_leaves_a_win_open_but_not_a_loss() {
-        let decide = |own: f64| {
-            let mut table = table(0.1, own);
+        let decide = |mean: f64| {
+            let mut table = table(0.1, mean);
             let levels = PointLevels::from([
                 (Factor::Endpoints, FactorLevel::Number(3.0)),
                 (Factor::Concurrency, FactorLevel::Number(90.0)),
@@ -236,7 +251,7 @@ mod tests {
         };
         let Verdict { pass, decided, numbers } = decide(8.0);
         assert!(!pass && !decided && numbers.last().unwrap().contains("it is not installed"), "{numbers:?}");
-        let lost = decide(9.5);
-        assert!(!lost.pass && lost.decided, "{lost:?}");
+        let refuted = decide(9.5);
+        assert!(!refuted.pass && refuted.decided, "{refuted:?}");
     }
 }

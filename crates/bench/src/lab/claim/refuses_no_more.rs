@@ -37,13 +37,13 @@ pub struct RefusesNoMore {
 impl RefusesNoMore {
     /// Returns the reason why the test is invalid for any measurement.
     pub fn error(&self) -> Option<&'static str> {
-        let positive = |number: f64| number.is_finite() && number > 0.0;
-        if !(positive(self.share) && positive(self.full) && self.share < self.full) {
+        let is_positive = |number: f64| number.is_finite() && number > 0.0;
+        if !(is_positive(self.share) && is_positive(self.full) && self.share < self.full) {
             return Some(
                 "`refuses_no_more` needs a `full` that is greater than its `share`, and both above 0",
             );
         }
-        if !positive(self.within) {
+        if !is_positive(self.within) {
             return Some("`within` of `refuses_no_more` is a number above 0");
         }
         self.of.is_empty().then_some("`refuses_no_more` needs balancers in `of`")
@@ -59,34 +59,35 @@ impl RefusesNoMore {
     pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let (mut verdict, mut refuted) = (Verdict::new(true), false);
         for balancer in &self.of {
-            let at = |metric: Metric, share: f64| {
+            let estimate_at = |metric: Metric, share: f64| {
                 let curve = table.curve(metric, Factor::Share, &[(Factor::Balancer, balancer)]);
                 curve.into_iter().find(|(x, _)| *x == share).map(|(_, estimate)| estimate)
             };
-            let (Some(refused), Some(done)) =
-                (at(Metric::Refused, self.share), at(Metric::Utilisation, self.full))
+            let (Some(refused), Some(utilisation)) =
+                (estimate_at(Metric::Refused, self.share), estimate_at(Metric::Utilisation, self.full))
             else {
                 return Verdict::missing_points(&format!(
                     "what {balancer} refuses at {}, or gets done at {}",
                     self.share, self.full
                 ));
             };
-            let must = (1.0 - done.mean / self.share).max(0.0);
-            let most = must + self.within;
-            let holds = refused.mean <= most;
-            let clear = refused.mean - refused.half_width.hypot(done.half_width / self.share) > most;
+            let required = (1.0 - utilisation.mean / self.share).max(0.0);
+            let bound = required + self.within;
+            let holds = refused.mean <= bound;
+            let clearly_fails =
+                refused.mean - refused.half_width.hypot(utilisation.half_width / self.share) > bound;
             verdict.pass &= holds;
-            refuted |= clear;
+            refuted |= clearly_fails;
             verdict.numbers.push(format!(
                 "{}{balancer}: {} refused; {} must be, as {} of the capacity is got done at {}",
-                match (holds, clear) {
+                match (holds, clearly_fails) {
                     (true, _) => "",
                     (false, true) => "not ",
                     (false, false) => "not clear, ",
                 },
                 format_estimate(&refused),
-                format_number(must),
-                format_estimate(&done),
+                format_number(required),
+                format_estimate(&utilisation),
                 self.full
             ));
         }
@@ -102,17 +103,19 @@ mod tests {
     use super::*;
     use crate::lab::statistics::Estimate;
 
-    fn verdict(refused: f64, done: f64) -> Verdict {
+    fn verdict(refused: f64, utilisation: f64) -> Verdict {
         let balancer = FactorLevel::Text("plimsoll".to_owned());
         let mut table = EstimateTable::default();
-        for (share, refused, done) in [(1.05, refused, 0.97), (1.3, 0.3, done)] {
+        for (share, refused, utilisation) in [(1.05, refused, 0.97), (1.3, 0.3, utilisation)] {
             let levels = PointLevels::from([
                 (Factor::Share, FactorLevel::Number(share)),
                 (Factor::Balancer, balancer.clone()),
             ]);
             let estimate = |mean| Estimate { mean, half_width: 0.01, samples: 5 };
-            let values =
-                BTreeMap::from([(Metric::Refused, estimate(refused)), (Metric::Utilisation, estimate(done))]);
+            let values = BTreeMap::from([
+                (Metric::Refused, estimate(refused)),
+                (Metric::Utilisation, estimate(utilisation)),
+            ]);
             table.push(levels, values);
         }
         RefusesNoMore { share: 1.05, full: 1.3, within: 0.015, of: vec![balancer] }.decide(&table)
@@ -122,17 +125,17 @@ mod tests {
     fn what_must_be_refused_is_what_the_same_balancer_cannot_get_done() {
         // The whole capacity can be used: 1 of 1.05, so 4.8 % must be rejected.
         assert!(verdict(0.06, 1.0).pass);
-        let decided = |verdict: Verdict| (verdict.pass, verdict.decided);
+        let outcome = |verdict: Verdict| (verdict.pass, verdict.decided);
         // An excess of half a point is within the error of both numbers.
-        assert_eq!(decided(verdict(0.064, 1.0)), (false, false));
-        assert_eq!(decided(verdict(0.08, 1.0)), (false, true));
+        assert_eq!(outcome(verdict(0.064, 1.0)), (false, false));
+        assert_eq!(outcome(verdict(0.08, 1.0)), (false, true));
         // 0.95 of the capacity: 9.5 %.
-        let fits = verdict(0.1, 0.95);
-        assert!(fits.pass, "{fits:?}");
-        let more = verdict(0.125, 0.95);
-        assert!(!more.pass);
+        let passing = verdict(0.1, 0.95);
+        assert!(passing.pass, "{passing:?}");
+        let failing = verdict(0.125, 0.95);
+        assert!(!failing.pass);
         assert_eq!(
-            more.numbers,
+            failing.numbers,
             ["not plimsoll: 0.125 ± 0.01 refused; 0.09524 must be, as 0.95 ± 0.01 of the capacity is got \
                  done at 1.3"]
         );

@@ -39,8 +39,9 @@ impl TopMovesRight {
         let mut numbers = Vec::new();
         for level in table.levels(self.series).iter().filter(|level| !self.except.contains(level)) {
             let curve = table.curve(self.metric, self.along, &[(self.series, level)]);
-            let most = curve.iter().map(|(_, estimate)| estimate.mean).fold(f64::NEG_INFINITY, f64::max);
-            let Some((x, _)) = curve.iter().find(|(_, estimate)| estimate.mean >= (1.0 - self.within) * most)
+            let maximum = curve.iter().map(|(_, estimate)| estimate.mean).fold(f64::NEG_INFINITY, f64::max);
+            let Some((x, _)) =
+                curve.iter().find(|(_, estimate)| estimate.mean >= (1.0 - self.within) * maximum)
             else {
                 return Verdict::missing_points(&format!("no point has {} = {level}", self.series.name()));
             };
@@ -48,16 +49,16 @@ impl TopMovesRight {
             numbers.push(format!(
                 "{} = {level}: the top of {} begins at {} = {x}",
                 self.series.name(),
-                format_number(most),
+                format_number(maximum),
                 self.along.name()
             ));
         }
-        let never_left = tops.windows(2).all(|pair| pair[0] <= pair[1]);
-        let right = tops.len() > 1 && tops.first() < tops.last();
+        let never_moves_left = tops.windows(2).all(|pair| pair[0] <= pair[1]);
+        let moves_right = tops.len() > 1 && tops.first() < tops.last();
         if tops.is_empty() {
             return Verdict::missing_points("no curve");
         }
-        Verdict { pass: never_left && right, decided: true, numbers }
+        Verdict { pass: never_moves_left && moves_right, decided: true, numbers }
     }
 }
 

@@ -119,12 +119,15 @@ impl ApplicationSettings {
     pub fn at_levels(&self, levels: &PointLevels) -> PointApplication {
         let level = |factor| levels.get(&factor).and_then(super::FactorLevel::number);
         let seconds = |span: &Spanned<DurationValue>| span.get_ref().0.as_secs_f64();
-        let ms = |factor, span| level(factor).map_or_else(|| seconds(span), |value| value / 1e3);
-        let count = |factor, own: usize| level(factor).map_or(own, |value| value as usize);
+        let seconds_at_level = |factor, default_seconds| {
+            level(factor).map_or_else(|| seconds(default_seconds), |value| value / 1e3)
+        };
+        let count =
+            |factor, default_count: usize| level(factor).map_or(default_count, |value| value as usize);
         PointApplication {
             architecture: self.architecture,
-            demand: ms(Factor::Demand, &self.demand),
-            delay: ms(Factor::Delay, &self.delay),
+            demand: seconds_at_level(Factor::Demand, &self.demand),
+            delay: seconds_at_level(Factor::Delay, &self.delay),
             length: count(Factor::Length, self.length.get_ref().0),
             clones: count(Factor::Clones, *self.clones.get_ref()).max(1),
             age: level(Factor::Age).filter(|age| *age > 0.0),
@@ -158,38 +161,41 @@ impl PointApplication {
 
     /// Returns the mean seconds of a cycle of a single client, without the network and the relay.
     pub(in crate::lab) fn single_client_cycle(&self) -> f64 {
-        let bytes = self.length as f64 * self.per_byte;
+        let byte_seconds = self.length as f64 * self.per_byte;
         // For A and B together: SA and SB, and everything else twice.
-        let (delays, rest) = match self.architecture {
-            AgentArchitecture::Handle => (4.0, self.agent + self.overhead + bytes),
-            AgentArchitecture::Forward => (3.0, self.agent + self.locate + self.receive + self.send + bytes),
+        let (delays, processing) = match self.architecture {
+            AgentArchitecture::Handle => (4.0, self.agent + self.overhead + byte_seconds),
+            AgentArchitecture::Forward => {
+                (3.0, self.agent + self.locate + self.receive + self.send + byte_seconds)
+            }
         };
-        self.client + 2.5 * self.demand + 2.0 * (delays * self.delay + rest)
+        self.client + 2.5 * self.demand + 2.0 * (delays * self.delay + processing)
     }
 
     /// Returns the times of the network and the relay, from two times of a single client in seconds. These
     /// are its cycle, and the time until it knew its server or had delivered the message.
-    pub(in crate::lab) fn wire_times(&self, cycle: f64, pick: f64) -> WireTimes {
-        let taken = if self.architecture == AgentArchitecture::Forward { self.receive } else { 0.0 };
-        let relay = (pick - taken).max(0.0);
-        WireTimes { relay, reach: ((cycle - self.single_client_cycle()) / 2.0 - relay).max(0.0) }
+    pub(in crate::lab) fn wire_times(&self, cycle_seconds: f64, pick_seconds: f64) -> WireTimes {
+        let receive_seconds =
+            if self.architecture == AgentArchitecture::Forward { self.receive } else { 0.0 };
+        let relay = (pick_seconds - receive_seconds).max(0.0);
+        WireTimes { relay, reach: ((cycle_seconds - self.single_client_cycle()) / 2.0 - relay).max(0.0) }
     }
 
     /// Returns the steps of server `number` (from 1 on) for a call, and for a message that it only receives.
     pub fn steps(&self, number: usize) -> (ServiceSteps, Option<ServiceSteps>) {
         let demand = if number <= COPIES { self.demand } else { 1.5 * self.demand };
-        let bytes = self.length as f64 * self.per_byte;
+        let byte_seconds = self.length as f64 * self.per_byte;
         let wait = ServiceTime::Const(Duration::from_secs_f64(self.delay));
         let cpu = |mean| self.work_piece(mean);
         match self.architecture {
             AgentArchitecture::Handle => {
-                let half = cpu((demand + self.overhead + bytes) / 2.0);
-                (ServiceSteps::new().cpu(half).wait(wait).cpu(half), None)
+                let half_demand = cpu((demand + self.overhead + byte_seconds) / 2.0);
+                (ServiceSteps::new().cpu(half_demand).wait(wait).cpu(half_demand), None)
             }
             AgentArchitecture::Forward => {
-                let third = cpu(demand / 3.0);
-                let serve = ServiceSteps::new().cpu(third).wait(wait).cpu(third);
-                let serve = serve.cpu(cpu(self.send + bytes)).cpu(third);
+                let third_demand = cpu(demand / 3.0);
+                let serve = ServiceSteps::new().cpu(third_demand).wait(wait).cpu(third_demand);
+                let serve = serve.cpu(cpu(self.send + byte_seconds)).cpu(third_demand);
                 (serve, Some(ServiceSteps::new().cpu(cpu(self.receive))))
             }
         }
@@ -197,24 +203,24 @@ impl PointApplication {
 }
 
 /// Wraps a default value, which has no place in the text.
-fn unwritten<T>(value: T) -> Spanned<T> {
+fn without_span<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
 }
 
 fn none() -> Spanned<DurationValue> {
-    unwritten(DurationValue::default())
+    without_span(DurationValue::default())
 }
 
 fn ten() -> Spanned<DurationValue> {
-    unwritten(DurationValue(Duration::from_millis(10)))
+    without_span(DurationValue(Duration::from_millis(10)))
 }
 
 fn usual() -> Spanned<ByteSize> {
-    unwritten(ByteSize(150))
+    without_span(ByteSize(150))
 }
 
 fn one() -> Spanned<usize> {
-    unwritten(1)
+    without_span(1)
 }
 
 #[cfg(test)]
@@ -233,9 +239,12 @@ mod tests {
             (Factor::Clones, FactorLevel::Number(4.0)),
             (Factor::Length, FactorLevel::Number(1000.0)),
         ]);
-        let setting = application.at_levels(&levels);
-        assert_eq!((setting.clones, setting.length, setting.age), (4, 1000, None));
-        let (serve, receive) = setting.steps(4);
+        let point_application = application.at_levels(&levels);
+        assert_eq!(
+            (point_application.clones, point_application.length, point_application.age),
+            (4, 1000, None)
+        );
+        let (serve, receive) = point_application.steps(4);
         // SB is 45 ms, in thirds; a kilobyte takes a millisecond.
         assert_eq!(
             serve.to_string(),
@@ -245,14 +254,17 @@ mod tests {
         assert_eq!(receive.unwrap().to_string(), "cpu:const:2000000ns");
         // For A three delays, the agent, receiving, sending, a kilobyte and SA; for B likewise. The rest is
         // the network and the relay.
-        let work = 2.0 * (3.0 * 0.25 + 0.0152 + 0.002 + 0.014 + 0.001) + 2.5 * 0.03;
-        let wire = setting.with_constant_work().wire_times(work + 0.005, 0.003);
-        assert!((wire.relay - 0.001).abs() < 1e-9 && (wire.reach - 0.0015).abs() < 1e-9, "{wire:?}");
-        let usual = application.at_levels(&PointLevels::new());
-        assert_eq!((usual.demand, usual.delay, usual.length, usual.clones), (0.01, 0.01, 150, 1));
+        let expected_cycle = 2.0 * (3.0 * 0.25 + 0.0152 + 0.002 + 0.014 + 0.001) + 2.5 * 0.03;
+        let wire_times = point_application.with_constant_work().wire_times(expected_cycle + 0.005, 0.003);
+        assert!(
+            (wire_times.relay - 0.001).abs() < 1e-9 && (wire_times.reach - 0.0015).abs() < 1e-9,
+            "{wire_times:?}"
+        );
+        let defaults = application.at_levels(&PointLevels::new());
+        assert_eq!((defaults.demand, defaults.delay, defaults.length, defaults.clones), (0.01, 0.01, 150, 1));
         let handle = ApplicationSettings {
             architecture: AgentArchitecture::Handle,
-            overhead: unwritten(DurationValue(Duration::from_millis(20))),
+            overhead: without_span(DurationValue(Duration::from_millis(20))),
             per_kilobyte: none(),
             work: WorkDistribution::Exponential,
             ..application

@@ -64,7 +64,9 @@ impl SessionBinding {
     }
 
     fn from_name(name: &str) -> Option<Self> {
-        [Self::PerRequest, Self::PerSession, Self::OnDemand].into_iter().find(|one| one.name() == name)
+        [Self::PerRequest, Self::PerSession, Self::OnDemand]
+            .into_iter()
+            .find(|binding| binding.name() == name)
     }
 }
 
@@ -110,16 +112,16 @@ impl BalancerSpec {
     /// Returns the strategy as in the balancer's own configuration: `leastconn`, `random two least_conn`,
     /// `LEAST_REQUEST`; empty for nginx's round robin.
     pub fn algorithm(&self) -> &str {
-        let known = match self.kind {
+        let algorithms = match self.kind {
             BalancerKind::None | BalancerKind::Plimsoll | BalancerKind::Lottery => return &self.strategy,
             BalancerKind::Haproxy => HAPROXY,
             BalancerKind::Nginx => NGINX,
             BalancerKind::Envoy => ENVOY,
         };
         match self.strategy.as_str() {
-            "round_robin" => known[0],
-            "least_connections" => known[1],
-            own => own,
+            "round_robin" => algorithms[0],
+            "least_connections" => algorithms[1],
+            algorithm => algorithm,
         }
     }
 
@@ -135,62 +137,65 @@ impl BalancerSpec {
 
     /// Returns a strategy of plimsoll without its settings, and the settings.
     pub fn strategy_settings(&self) -> (&str, BTreeMap<&str, f64>) {
-        let (name, inside) = split_parentheses(&self.strategy);
-        let knobs = inside.unwrap_or_default().split(',').filter_map(knob);
-        (name, knobs.collect())
+        let (name, parameters) = split_parentheses(&self.strategy);
+        let settings = parameters.unwrap_or_default().split(',').filter_map(parse_setting);
+        (name, settings.collect())
     }
 
     /// Returns `true` if the strategy is known. Of plimsoll's only the form is checked.
     fn is_known(&self) -> bool {
         let algorithm = self.algorithm();
-        let listed = |known: &[&str]| !self.strategy.is_empty() && known.contains(&algorithm);
+        let is_listed = |algorithms: &[&str]| !self.strategy.is_empty() && algorithms.contains(&algorithm);
         match self.kind {
             BalancerKind::None => matches!(algorithm, "round_robin" | "least_connections"),
             BalancerKind::Plimsoll => {
-                let (name, inside) = split_parentheses(algorithm);
-                word(name) && inside.is_none_or(|inside| inside.split(',').all(|part| knob(part).is_some()))
+                let (name, parameters) = split_parentheses(algorithm);
+                is_identifier(name)
+                    && parameters.is_none_or(|parameters| {
+                        parameters.split(',').all(|parameter| parse_setting(parameter).is_some())
+                    })
             }
             BalancerKind::Lottery => LOTTERY.contains(&algorithm),
-            BalancerKind::Haproxy => listed(HAPROXY) || draws(algorithm),
-            BalancerKind::Nginx => listed(NGINX),
-            BalancerKind::Envoy => listed(ENVOY),
+            BalancerKind::Haproxy => is_listed(HAPROXY) || is_random_algorithm(algorithm),
+            BalancerKind::Nginx => is_listed(NGINX),
+            BalancerKind::Envoy => is_listed(ENVOY),
         }
     }
 }
 
 /// Splits a name from the text in parentheses after it.
 fn split_parentheses(text: &str) -> (&str, Option<&str>) {
-    match text.split_once('(').and_then(|(name, rest)| Some((name, rest.strip_suffix(')')?))) {
-        Some((name, inside)) => (name, Some(inside)),
+    match text.split_once('(').and_then(|(name, parameters)| Some((name, parameters.strip_suffix(')')?))) {
+        Some((name, parameters)) => (name, Some(parameters)),
         None => (text, None),
     }
 }
 
 /// Parses a setting such as `choices=3`.
-fn knob(text: &str) -> Option<(&str, f64)> {
+fn parse_setting(text: &str) -> Option<(&str, f64)> {
     let (name, value) = text.split_once('=')?;
     let value = value.trim().parse().ok().filter(|value: &f64| value.is_finite())?;
-    word(name.trim()).then_some((name.trim(), value))
+    is_identifier(name.trim()).then_some((name.trim(), value))
 }
 
 /// Parses the text after `+fleet`: empty for the usual report interval, or an interval in parentheses.
-fn interval(text: &str) -> Option<Duration> {
-    const BOUNDS: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(1);
+fn parse_fleet_interval(text: &str) -> Option<Duration> {
+    const ALLOWED_INTERVALS: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(1);
     if text.is_empty() {
         return Some(Duration::from_millis(10));
     }
-    let inside = text.strip_prefix('(')?.strip_suffix(')')?;
-    units::parse_duration(inside).ok().filter(|each| BOUNDS.contains(each))
+    let duration_text = text.strip_prefix('(')?.strip_suffix(')')?;
+    units::parse_duration(duration_text).ok().filter(|interval| ALLOWED_INTERVALS.contains(interval))
 }
 
-fn word(text: &str) -> bool {
+fn is_identifier(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
 }
 
 /// Returns `true` for HAProxy's `random(N)`.
-fn draws(algorithm: &str) -> bool {
-    let number = algorithm.strip_prefix("random(").and_then(|rest| rest.strip_suffix(')'));
-    number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| (1..=1000).contains(&number))
+fn is_random_algorithm(algorithm: &str) -> bool {
+    let draw_count = algorithm.strip_prefix("random(").and_then(|tail| tail.strip_suffix(')'));
+    draw_count.and_then(|number| number.parse().ok()).is_some_and(|number: u32| (1..=1000).contains(&number))
 }
 
 impl Default for BalancerSpec {
@@ -211,32 +216,33 @@ impl FromStr for BalancerSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (bare, hidden) = text.strip_suffix("+hidden").map_or((text, false), |bare| (bare, true));
-        let (bare, fleet) = match bare.rsplit_once("+fleet") {
-            Some((bare, rest)) => match interval(rest) {
-                Some(each) => (bare, Some(each)),
+        let (spec, hides_hosts) = text.strip_suffix("+hidden").map_or((text, false), |rest| (rest, true));
+        let (spec, fleet_interval) = match spec.rsplit_once("+fleet") {
+            Some((spec, interval_text)) => match parse_fleet_interval(interval_text) {
+                Some(interval) => (spec, Some(interval)),
                 None => {
                     return Err(format!("`{text}`: expected `+fleet`, or `+fleet(100ms)` from 5 ms to 1 s"));
                 }
             },
-            None => (bare, None),
+            None => (spec, None),
         };
-        let (bare, agents) = bare.strip_suffix("+agents").map_or((bare, false), |bare| (bare, true));
-        let (bare, binding) = match bare.split_once('@') {
-            Some((bare, name)) => match SessionBinding::from_name(name) {
-                Some(binding) => (bare, Some(binding)),
+        let (spec, has_agents) = spec.strip_suffix("+agents").map_or((spec, false), |rest| (rest, true));
+        let (spec, binding) = match spec.split_once('@') {
+            Some((spec, name)) => match SessionBinding::from_name(name) {
+                Some(binding) => (spec, Some(binding)),
                 None => {
                     return Err(format!(
                         "`{text}`: after @ expected `per_request`, `per_session` or `on_demand`"
                     ));
                 }
             },
-            None => (bare, None),
+            None => (spec, None),
         };
-        let usual = if bare == "lottery" { LOTTERY[0] } else { "least_connections" };
+        let default_strategy = if spec == "lottery" { LOTTERY[0] } else { "least_connections" };
         // plimsoll has a strategy of the name, so that this is not plimsoll:lottery.
-        let (bare, follows) = if bare == "lottery:plimsoll" { ("plimsoll", true) } else { (bare, false) };
-        let (kind, strategy) = bare.split_once(':').unwrap_or((bare, usual));
+        let (spec, follows_lottery) =
+            if spec == "lottery:plimsoll" { ("plimsoll", true) } else { (spec, false) };
+        let (kind, strategy) = spec.split_once(':').unwrap_or((spec, default_strategy));
         let kind = match kind {
             "none" => BalancerKind::None,
             "plimsoll" => BalancerKind::Plimsoll,
@@ -254,20 +260,20 @@ impl FromStr for BalancerSpec {
         if binding.is_some() && kind != BalancerKind::Plimsoll {
             return Err(format!("`{text}`: only plimsoll can be told how long clients stay with a member"));
         }
-        if fleet.is_some() && kind != BalancerKind::Plimsoll {
+        if fleet_interval.is_some() && kind != BalancerKind::Plimsoll {
             return Err(format!("`{text}`: only plimsoll's balancers can be told of one another"));
         }
-        if hidden && kind != BalancerKind::Plimsoll {
+        if hides_hosts && kind != BalancerKind::Plimsoll {
             return Err(format!("`{text}`: only from plimsoll it can be hidden who shares a host"));
         }
         let balancer = Self {
             kind,
             strategy: strategy.to_owned(),
             binding,
-            has_agents: agents,
-            fleet_interval: fleet,
-            hides_hosts: hidden,
-            follows_lottery: follows,
+            has_agents,
+            fleet_interval,
+            hides_hosts,
+            follows_lottery,
         };
         if balancer.is_known() {
             return Ok(balancer);
@@ -275,13 +281,13 @@ impl FromStr for BalancerSpec {
         if kind == BalancerKind::Lottery {
             return Err(format!("`{text}`: expected `{}`, `plimsoll`", LOTTERY.join("`, `")));
         }
-        let own = match kind {
+        let own_strategies = match kind {
             BalancerKind::None | BalancerKind::Plimsoll | BalancerKind::Lottery => String::new(),
             BalancerKind::Haproxy => format!(", `random(2)`, `{}`", HAPROXY.join("`, `")),
             BalancerKind::Nginx => format!(", `{}`", NGINX[1..].join("`, `")),
             BalancerKind::Envoy => format!(", `{}`", ENVOY.join("`, `")),
         };
-        Err(format!("`{text}`: expected the strategy `round_robin`, `least_connections`{own}"))
+        Err(format!("`{text}`: expected the strategy `round_robin`, `least_connections`{own_strategies}"))
     }
 }
 
@@ -297,9 +303,9 @@ mod tests {
 
     #[test]
     fn strategies_in_everyones_own_words() {
-        let algorithm =
+        let algorithm_of =
             |text: &str| text.parse::<BalancerSpec>().map(|balancer| balancer.algorithm().to_owned());
-        for (text, own) in [
+        for (text, expected) in [
             ("haproxy", "leastconn"),
             ("haproxy:leastconn", "leastconn"),
             ("haproxy:round_robin", "roundrobin"),
@@ -314,7 +320,7 @@ mod tests {
             ("lottery:unicast", "unicast"),
             ("plimsoll:least_request(choices=3)", "least_request(choices=3)"),
         ] {
-            assert_eq!(algorithm(text).as_deref(), Ok(own), "{text}");
+            assert_eq!(algorithm_of(text).as_deref(), Ok(expected), "{text}");
         }
         for text in [
             "",
@@ -353,35 +359,40 @@ mod tests {
             "plimsoll:adaptive+agents@on_demand",
             "haproxy:leastconn@per_session",
         ] {
-            assert!(algorithm(text).is_err(), "{text}");
+            assert!(algorithm_of(text).is_err(), "{text}");
         }
-        let tuned: BalancerSpec = "plimsoll:least_loaded(reject=0.5, critical=2)".parse().unwrap();
+        let with_settings: BalancerSpec = "plimsoll:least_loaded(reject=0.5, critical=2)".parse().unwrap();
         assert_eq!(
-            tuned.strategy_settings(),
+            with_settings.strategy_settings(),
             ("least_loaded", BTreeMap::from([("reject", 0.5), ("critical", 2.0)]))
         );
-        let with: BalancerSpec = "plimsoll:adaptive+agents".parse().unwrap();
-        assert_eq!((with.algorithm(), with.has_agents, tuned.has_agents), ("adaptive", true, false));
-        let fleet =
-            |text: &str| text.parse::<BalancerSpec>().unwrap().fleet_interval.map(|each| each.as_millis());
+        let with_agents: BalancerSpec = "plimsoll:adaptive+agents".parse().unwrap();
         assert_eq!(
-            (fleet("plimsoll+fleet"), fleet("plimsoll:adaptive+agents+fleet(1s)")),
+            (with_agents.algorithm(), with_agents.has_agents, with_settings.has_agents),
+            ("adaptive", true, false)
+        );
+        let fleet_interval = |text: &str| {
+            text.parse::<BalancerSpec>().unwrap().fleet_interval.map(|interval| interval.as_millis())
+        };
+        assert_eq!(
+            (fleet_interval("plimsoll+fleet"), fleet_interval("plimsoll:adaptive+agents+fleet(1s)")),
             (Some(10), Some(1000))
         );
         let hidden: BalancerSpec = "plimsoll:least_loaded(per_balance_load=1)+hidden".parse().unwrap();
         assert_eq!(
-            (hidden.strategy_settings().0, hidden.hides_hosts, with.hides_hosts),
+            (hidden.strategy_settings().0, hidden.hides_hosts, with_agents.hides_hosts),
             ("least_loaded", true, false)
         );
-        let bound: BalancerSpec = "plimsoll:least_loaded(reject=2)@on_demand+agents".parse().unwrap();
+        let with_binding: BalancerSpec = "plimsoll:least_loaded(reject=2)@on_demand+agents".parse().unwrap();
         assert_eq!(
-            (bound.strategy_settings().0, bound.binding, bound.has_agents),
+            (with_binding.strategy_settings().0, with_binding.binding, with_binding.has_agents),
             ("least_loaded", Some(SessionBinding::OnDemand), true)
         );
-        let draws = |text: &str| text.parse::<BalancerSpec>().unwrap().lottery_query().map(str::to_owned);
-        assert_eq!(draws("lottery:multicast").as_deref(), Some("multicast"));
+        let lottery_query =
+            |text: &str| text.parse::<BalancerSpec>().unwrap().lottery_query().map(str::to_owned);
+        assert_eq!(lottery_query("lottery:multicast").as_deref(), Some("multicast"));
         assert_eq!(
-            (draws("lottery:plimsoll").as_deref(), draws("plimsoll:lottery")),
+            (lottery_query("lottery:plimsoll").as_deref(), lottery_query("plimsoll:lottery")),
             (Some("referral"), None)
         );
         assert_eq!("lottery:plimsoll".parse::<BalancerSpec>().unwrap().kind, BalancerKind::Plimsoll);

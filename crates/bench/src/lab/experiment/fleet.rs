@@ -86,8 +86,8 @@ impl MemberGroup {
             return None;
         }
         let mean = self.service?.mean().as_secs_f64();
-        let left = self.antagonist.map_or(1.0, |antagonist| antagonist.mean());
-        let capacity = self.cores? * self.speed.unwrap_or(1.0) * left / mean;
+        let remaining_share = self.antagonist.map_or(1.0, |antagonist| antagonist.mean());
+        let capacity = self.cores? * self.speed.unwrap_or(1.0) * remaining_share / mean;
         // An infinite mean is represented by the maximum duration.
         (capacity.is_finite() && capacity > 1e-9).then_some(capacity)
     }
@@ -111,10 +111,10 @@ impl MemberFleet {
 
     /// Returns the group of server `number`, from 1 on; beyond the last server, the last group.
     pub fn group_of(&self, number: usize) -> &MemberGroup {
-        let mut before = 0;
+        let mut last_number = 0;
         for group in &self.0 {
-            before += group.count;
-            if number <= before {
+            last_number += group.count;
+            if number <= last_number {
                 return group;
             }
         }
@@ -134,7 +134,7 @@ impl MemberFleet {
             return format!("real servers, {workers} worker threads each, {swaps} swaps of integers");
         }
         if first.cores.is_some() {
-            let groups: Vec<String> = self.0.iter().map(shape).collect();
+            let groups: Vec<String> = self.0.iter().map(describe_group).collect();
             return format!("emulated servers whose requests share their cores: {}", groups.join(", "));
         }
         let workers = first.workers;
@@ -146,15 +146,15 @@ impl MemberFleet {
 }
 
 /// Describes a group: `8 of 2 cores`, `4 of 2 cores at speed 1.5`.
-fn shape(group: &MemberGroup) -> String {
+fn describe_group(group: &MemberGroup) -> String {
     let cores = group.cores.unwrap_or(1.0);
     let speed = group.speed.map_or_else(String::new, |speed| format!(" at speed {speed}"));
     format!("{} of {cores} {}{speed}", group.count, if cores == 1.0 { "core" } else { "cores" })
 }
 
 impl<'de> Deserialize<'de> for MemberFleet {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(OneOrMore)
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OneOrMore)
     }
 }
 
@@ -205,17 +205,17 @@ ignore_cancel = true
 ";
 
     /// Parses the fixture with other members and without `endpoints`.
-    fn with(members: &str) -> Result<Experiment, Vec<(String, String)>> {
+    fn parse_with(members: &str) -> Result<Experiment, Vec<(String, String)>> {
         let text = TEXT.replace("[members]\nservice = \"const:1ms\"\n", members);
         let text = text.replace("[[factor]]\nvary = \"endpoints\"\nfull = [0, 2]\nquick = [1]\n", "");
-        let place = |wrong: &crate::lab::experiment::ExperimentError| text[wrong.span.clone()].to_owned();
+        let span_text = |error: &crate::lab::experiment::ExperimentError| text[error.span.clone()].to_owned();
         Experiment::parse(&text)
-            .map_err(|wrong| wrong.iter().map(|wrong| (place(wrong), wrong.message.clone())).collect())
+            .map_err(|errors| errors.iter().map(|error| (span_text(error), error.message.clone())).collect())
     }
 
     #[test]
     fn groups_have_numbers_and_a_capacity() {
-        let experiment = with(GROUPS).unwrap();
+        let experiment = parse_with(GROUPS).unwrap();
         let fleet = &experiment.members;
         assert_eq!(
             (fleet.count(), fleet.group_of(2).cores, fleet.group_of(3).cores),
@@ -224,18 +224,20 @@ ignore_cancel = true
         // Two of 400 requests/s and one of 1200, of which its antagonist takes an eighth.
         assert!((fleet.capacity(3).unwrap() - 1850.0).abs() < 1e-6);
         assert!((fleet.capacity(1).unwrap() - 400.0).abs() < 1e-6);
-        let about = fleet.description();
-        assert!(about.ends_with("2 of 4 cores, 1 of 8 cores at speed 1.5"), "{about}");
-        assert_eq!(with("[members]\nservice = \"const:1ms\"\n").unwrap().members.capacity(1), None);
-        let endless = with("[members]\ncores = 1\nservice = \"pareto:0.5:1ms\"\n").unwrap();
-        assert_eq!(endless.members.capacity(1), None);
+        let description = fleet.description();
+        assert!(description.ends_with("2 of 4 cores, 1 of 8 cores at speed 1.5"), "{description}");
+        assert_eq!(parse_with("[members]\nservice = \"const:1ms\"\n").unwrap().members.capacity(1), None);
+        let unbounded = parse_with("[members]\ncores = 1\nservice = \"pareto:0.5:1ms\"\n").unwrap();
+        assert_eq!(unbounded.members.capacity(1), None);
     }
 
     #[test]
     fn mistakes_in_groups_are_pointed_at() {
-        let said = |from: &str, to: &str| with(&GROUPS.replacen(from, to, 1)).unwrap_err();
-        assert_eq!(said("speed", "sped")[0].0, "sped");
-        assert!(said("on:1s", "on:1")[0].1.contains("not a duration"));
+        let errors_after = |original: &str, replacement: &str| {
+            parse_with(&GROUPS.replacen(original, replacement, 1)).unwrap_err()
+        };
+        assert_eq!(errors_after("speed", "sped")[0].0, "sped");
+        assert!(errors_after("on:1s", "on:1")[0].1.contains("not a duration"));
         let cases = [
             ("cores = 8", "cores = 0", "cores"),
             ("speed = 1.5", "speed = -1", "speed"),
@@ -244,13 +246,16 @@ ignore_cancel = true
             ("count = 2", "count = 64", "members"),
             ("service = \"const:10ms\"\n", "", "either `service` or `swaps`"),
         ];
-        for (from, to, why) in cases {
-            let wrong = said(from, to);
-            assert!(wrong.iter().any(|(_, message)| message.contains(why)), "{to}: {wrong:?}");
+        for (original, replacement, expected_message) in cases {
+            let errors = errors_after(original, replacement);
+            assert!(
+                errors.iter().any(|(_, message)| message.contains(expected_message)),
+                "{replacement}: {errors:?}"
+            );
         }
-        let endpoints = TEXT.replace("[members]\nservice = \"const:1ms\"\n", GROUPS);
-        let wrong = Experiment::parse(&endpoints).unwrap_err();
-        assert!(wrong.iter().any(|wrong| wrong.message.contains("groups")), "{wrong:?}");
-        assert!(with("members = []\n").is_err());
+        let text = TEXT.replace("[members]\nservice = \"const:1ms\"\n", GROUPS);
+        let errors = Experiment::parse(&text).unwrap_err();
+        assert!(errors.iter().any(|error| error.message.contains("groups")), "{errors:?}");
+        assert!(parse_with("members = []\n").is_err());
     }
 }

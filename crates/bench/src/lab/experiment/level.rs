@@ -141,17 +141,17 @@ impl Display for FactorLevel {
 }
 
 impl Serialize for FactorLevel {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Number(number) => to.serialize_f64(*number),
-            Self::Text(text) => to.serialize_str(text),
+            Self::Number(number) => serializer.serialize_f64(*number),
+            Self::Text(text) => serializer.serialize_str(text),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for FactorLevel {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(LevelVisitor)
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LevelVisitor)
     }
 }
 

@@ -108,23 +108,28 @@ pub struct ClientGroup {
 
 impl LoadSettings {
     /// Returns the rate at this part of the measured time, as a part of `rate`.
-    pub fn curve_at(&self, part: f64) -> f64 {
-        let after = self.curve.partition_point(|(at, _)| *at <= part);
-        match (after.checked_sub(1).and_then(|before| self.curve.get(before)), self.curve.get(after)) {
-            (Some((from, low)), Some((to, high))) => low + (high - low) * (part - from) / (to - from),
-            (Some((_, only)), None) | (None, Some((_, only))) => *only,
+    pub fn curve_at(&self, fraction: f64) -> f64 {
+        let next_index = self.curve.partition_point(|(position, _)| *position <= fraction);
+        match (next_index.checked_sub(1).and_then(|index| self.curve.get(index)), self.curve.get(next_index))
+        {
+            (Some((start, start_factor)), Some((end, end_factor))) => {
+                start_factor + (end_factor - start_factor) * (fraction - start) / (end - start)
+            }
+            (Some((_, factor)), None) | (None, Some((_, factor))) => *factor,
             (None, None) => 1.0,
         }
     }
 
     /// Returns the load of an open loop at this rate.
-    pub fn rate_shape(&self, rate: f64, lasting: LoadDuration) -> RateShape {
+    pub fn rate_shape(&self, rate: f64, load_duration: LoadDuration) -> RateShape {
         if self.curve.is_empty() {
             return RateShape::Steady(rate);
         }
-        let measured = lasting.total.saturating_sub(lasting.warmup);
-        let place = |(at, part): &(f64, f64)| (lasting.warmup + measured.mul_f64(*at), rate * part);
-        RateShape::PiecewiseLinear(self.curve.iter().map(place).collect())
+        let measured = load_duration.total.saturating_sub(load_duration.warmup);
+        let rate_point = |(position, factor): &(f64, f64)| {
+            (load_duration.warmup + measured.mul_f64(*position), rate * factor)
+        };
+        RateShape::PiecewiseLinear(self.curve.iter().map(rate_point).collect())
     }
 
     /// Returns the groups of clients.
@@ -150,16 +155,17 @@ impl LoadSettings {
         for group in self.groups() {
             let count = group.count.unwrap_or_else(|| {
                 sums.0 += group.share.unwrap_or(0.0);
-                let end = (sums.0 * concurrency as f64).round() as usize;
-                let count = end.saturating_sub(sums.1);
-                sums.1 = end;
+                let cumulative_count = (sums.0 * concurrency as f64).round() as usize;
+                let count = cumulative_count.saturating_sub(sums.1);
+                sums.1 = cumulative_count;
                 count
             });
             counts.push((*group, count));
         }
-        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
-        let turn = |number| counts.iter().filter(move |(_, count)| number < *count).map(|(group, _)| *group);
-        (0..most).flat_map(turn).collect()
+        let max_count = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
+        let groups_in_round =
+            |round| counts.iter().filter(move |(_, count)| round < *count).map(|(group, _)| *group);
+        (0..max_count).flat_map(groups_in_round).collect()
     }
 }
 
@@ -170,28 +176,34 @@ mod tests {
     #[test]
     fn a_curve_is_linear_between_its_places_and_begins_after_the_warm_up() {
         let load: LoadSettings = toml::from_str("rate = 100\ncurve = [[0, 0.5], [0.5, 1], [1, 0]]").unwrap();
-        assert_eq!([0.0, 0.25, 0.5, 0.75, 1.0].map(|part| load.curve_at(part)), [0.5, 0.75, 1.0, 0.5, 0.0]);
-        let lasting = LoadDuration { warmup: Duration::from_secs(10), total: Duration::from_secs(30) };
-        let at = |seconds| Duration::from_secs(seconds);
-        let places = vec![(at(10), 50.0), (at(20), 100.0), (at(30), 0.0)];
-        assert_eq!(load.rate_shape(100.0, lasting), RateShape::PiecewiseLinear(places));
+        assert_eq!(
+            [0.0, 0.25, 0.5, 0.75, 1.0].map(|fraction| load.curve_at(fraction)),
+            [0.5, 0.75, 1.0, 0.5, 0.0]
+        );
+        let load_duration = LoadDuration { warmup: Duration::from_secs(10), total: Duration::from_secs(30) };
+        let seconds_after = |seconds| Duration::from_secs(seconds);
+        let points = vec![(seconds_after(10), 50.0), (seconds_after(20), 100.0), (seconds_after(30), 0.0)];
+        assert_eq!(load.rate_shape(100.0, load_duration), RateShape::PiecewiseLinear(points));
         let steady: LoadSettings = toml::from_str("rate = 100").unwrap();
-        assert_eq!((steady.curve_at(0.3), steady.rate_shape(7.0, lasting)), (1.0, RateShape::Steady(7.0)));
+        assert_eq!(
+            (steady.curve_at(0.3), steady.rate_shape(7.0, load_duration)),
+            (1.0, RateShape::Steady(7.0))
+        );
     }
 
     #[test]
     fn clients_come_in_turn_and_none_is_lost() {
-        let each = |text: &str, clients| {
+        let kinds = |text: &str, clients| {
             let load: LoadSettings = toml::from_str(text).unwrap();
-            let each = load.client_groups(clients);
-            each.iter().map(|one| one.rate.map_or('b', |_| 'a')).collect::<String>()
+            let groups = load.client_groups(clients);
+            groups.iter().map(|group| group.rate.map_or('b', |_| 'a')).collect::<String>()
         };
         let halves = "[[clients]]\nshare = 0.5\nrate = 1\n[[clients]]\nshare = 0.5\n";
-        assert_eq!(each(halves, 4), "abab");
-        assert_eq!(each(halves, 3).len(), 3);
+        assert_eq!(kinds(halves, 4), "abab");
+        assert_eq!(kinds(halves, 3).len(), 3);
         let third = halves.replacen("0.5", "0.25", 1).replacen("0.5", "0.75", 1);
-        assert_eq!((each(&third, 8), each(&third, 2).len()), ("ababbbbb".to_owned(), 2));
+        assert_eq!((kinds(&third, 8), kinds(&third, 2).len()), ("ababbbbb".to_owned(), 2));
         let counts = "[[clients]]\ncount = 1\n[[clients]]\ncount = 3\nrate = 5\n";
-        assert_eq!(each(counts, 0), "baaa");
+        assert_eq!(kinds(counts, 0), "baaa");
     }
 }

@@ -89,12 +89,12 @@ impl FromStr for ScalingPolicy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let part = |text: &str| text.parse().ok().filter(|part: &f64| (0.05..=0.95).contains(part));
+        let parse_share = |text: &str| text.parse().ok().filter(|share: &f64| (0.05..=0.95).contains(share));
         match text.split_once(':') {
             None if text == "head_room" => Ok(Self::HeadRoom),
             None if text == "utilization" => Ok(Self::Utilization),
-            Some(("reactive", wanted)) if part(wanted).is_some() => {
-                Ok(Self::Reactive(part(wanted).unwrap_or_default()))
+            Some(("reactive", utilization)) if parse_share(utilization).is_some() => {
+                Ok(Self::Reactive(parse_share(utilization).unwrap_or_default()))
             }
             _ => Err(format!(
                 "`{text}`: expected `head_room`, `utilization` or `reactive:0.7`, with a part from 0.05 to \
@@ -105,8 +105,8 @@ impl FromStr for ScalingPolicy {
 }
 
 impl<'de> Deserialize<'de> for ScalingPolicy {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -124,40 +124,40 @@ pub struct PointScaler {
 impl ScalerSettings {
     /// Creates the scaler of a run in which all times are `part` of a full run's. `level` is the decider,
     /// where it is varied.
-    pub(crate) fn for_run(&self, level: Option<&str>, part: f64, pace: f64) -> PointScaler {
-        let short = |DurationValue(time): DurationValue| DurationValue(time.mul_f64(part));
-        let rules = Self {
-            start: short(self.start),
-            interval: short(self.interval),
-            stabilize: short(self.stabilize),
-            cool_down: short(self.cool_down),
+    pub(crate) fn for_run(&self, level: Option<&str>, scale: f64, member_rate: f64) -> PointScaler {
+        let scaled = |DurationValue(time): DurationValue| DurationValue(time.mul_f64(scale));
+        let settings = Self {
+            start: scaled(self.start),
+            interval: scaled(self.interval),
+            stabilize: scaled(self.stabilize),
+            cool_down: scaled(self.cool_down),
             reactive: HpaSettings {
-                period: short(self.reactive.period),
-                window: short(self.reactive.window),
+                period: scaled(self.reactive.period),
+                window: scaled(self.reactive.window),
                 ..self.reactive
             },
             ..self.clone()
         };
-        let by = level.and_then(|level| level.parse().ok()).unwrap_or(self.by);
-        PointScaler { policy: by, settings: rules, member_rate: pace }
+        let policy = level.and_then(|level| level.parse().ok()).unwrap_or(self.by);
+        PointScaler { policy, settings, member_rate }
     }
 
     /// Returns an error in the settings.
     pub(super) fn error(&self) -> Option<&'static str> {
-        let part = |part: f64| part > 0.0 && part < 1.0;
-        let hour = Duration::from_hours(1);
+        let is_share = |share: f64| share > 0.0 && share < 1.0;
+        let max_time = Duration::from_hours(1);
         let times = [self.start, self.interval, self.stabilize, self.cool_down, self.response];
-        let pods = [self.reactive.period, self.reactive.window];
-        if self.min == 0 || self.min > self.max || self.max > MOST {
+        let reactive_times = [self.reactive.period, self.reactive.window];
+        if self.min == 0 || self.min > self.max || self.max > MAX_MEMBERS {
             return Some("[scaler] `min` and `max`: from 1 to 64, and `min` no more than `max`");
         }
-        if !part(self.head_room) || !part(self.reactive.tolerance) {
+        if !is_share(self.head_room) || !is_share(self.reactive.tolerance) {
             return Some("[scaler] `head_room` and `tolerance` are parts, above 0 and below 1");
         }
-        if times.iter().chain(&pods).any(|time| time.0 > hour) {
+        if times.iter().chain(&reactive_times).any(|time| time.0 > max_time) {
             return Some("[scaler] times are an hour each at most");
         }
-        if [self.start, self.interval, self.response, pods[0]].iter().any(|time| time.0.is_zero()) {
+        if [self.start, self.interval, self.response, reactive_times[0]].iter().any(|time| time.0.is_zero()) {
             return Some("[scaler] `start`, `interval`, `response` and `period` are above 0");
         }
         (self.step.up == 0 || self.step.down == 0).then_some("[scaler] `step`: from 1 on")
@@ -167,14 +167,14 @@ impl ScalerSettings {
 impl PointScaler {
     /// Returns the number of serving members that meets the goal at this rate.
     pub(crate) fn needed_members(&self, rate: f64) -> u32 {
-        let each = self.member_rate * (1.0 - self.settings.head_room);
+        let rate_per_member = self.member_rate * (1.0 - self.settings.head_room);
         // The cast saturates; a value slightly above a whole number counts as that number.
-        (rate / each - 1e-9).ceil().max(1.0) as u32
+        (rate / rate_per_member - 1e-9).ceil().max(1.0) as u32
     }
 }
 
 /// The maximum number of members: each is a process.
-const MOST: u32 = 64;
+const MAX_MEMBERS: u32 = 64;
 
 fn second() -> DurationValue {
     DurationValue(Duration::from_secs(1))
@@ -188,8 +188,8 @@ mod tests {
     fn levels_say_who_decides() {
         assert_eq!("head_room".parse(), Ok(ScalingPolicy::HeadRoom));
         assert_eq!("reactive:0.7".parse(), Ok(ScalingPolicy::Reactive(0.7)));
-        for wrong in ["reactive", "reactive:2", "head_room:0.2", "keda"] {
-            assert!(wrong.parse::<ScalingPolicy>().unwrap_err().contains("expected `head_room`"), "{wrong}");
+        for text in ["reactive", "reactive:2", "head_room:0.2", "keda"] {
+            assert!(text.parse::<ScalingPolicy>().unwrap_err().contains("expected `head_room`"), "{text}");
         }
     }
 
@@ -200,16 +200,16 @@ mod tests {
                     step = { up = 4, down = 1 }";
         let scaler: ScalerSettings = toml::from_str(text).unwrap();
         assert_eq!(scaler.error(), None);
-        let crew = scaler.for_run(Some("reactive:0.5"), 0.4, 25.0);
-        assert_eq!(crew.policy, ScalingPolicy::Reactive(0.5));
-        assert_eq!(crew.settings.start.0, Duration::from_millis(1200));
-        assert_eq!(crew.settings.reactive.period.0, Duration::from_secs(6));
+        let point_scaler = scaler.for_run(Some("reactive:0.5"), 0.4, 25.0);
+        assert_eq!(point_scaler.policy, ScalingPolicy::Reactive(0.5));
+        assert_eq!(point_scaler.settings.start.0, Duration::from_millis(1200));
+        assert_eq!(point_scaler.settings.reactive.period.0, Duration::from_secs(6));
         assert_eq!(
-            crew.settings.response.0,
+            point_scaler.settings.response.0,
             Duration::from_millis(160),
             "members are no faster in a quick run"
         );
-        assert_eq!([0.0, 18.75, 18.76, 200.0].map(|rate| crew.needed_members(rate)), [1, 1, 2, 11]);
+        assert_eq!([0.0, 18.75, 18.76, 200.0].map(|rate| point_scaler.needed_members(rate)), [1, 1, 2, 11]);
         assert!(ScalerSettings { max: 1, ..scaler.clone() }.error().is_some());
         assert!(ScalerSettings { start: DurationValue::default(), ..scaler }.error().is_some());
     }

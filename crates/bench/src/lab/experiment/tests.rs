@@ -4,11 +4,11 @@ use super::*;
 use crate::lab::fixture::TEXT;
 
 /// Returns the messages for the changed text, with the pieces of the text they point at.
-fn wrong(from: &str, to: &str) -> Vec<(String, String)> {
-    assert!(TEXT.contains(from), "{from}");
-    let text = TEXT.replacen(from, to, 1);
-    let wrong = Experiment::parse(&text).map(drop).unwrap_err();
-    wrong.into_iter().map(|wrong| (text[wrong.span].to_owned(), wrong.message)).collect()
+fn errors_after(original: &str, replacement: &str) -> Vec<(String, String)> {
+    assert!(TEXT.contains(original), "{original}");
+    let text = TEXT.replacen(original, replacement, 1);
+    let errors = Experiment::parse(&text).map(drop).unwrap_err();
+    errors.into_iter().map(|error| (text[error.span].to_owned(), error.message)).collect()
 }
 
 #[test]
@@ -24,15 +24,18 @@ fn mistakes_are_pointed_at() {
         ("\"haproxy\"", "\"pound\"", "[\"plimsoll:round_robin\", \"pound\"]", "not a balancer"),
         ("\"haproxy\"", "\"haproxy:random\"", "[\"plimsoll:round_robin\", \"haproxy:random\"]", "strategy"),
     ];
-    for (from, to, at, why) in cases {
-        let wrong = wrong(from, to);
-        assert!(wrong.iter().any(|(piece, message)| piece == at && message.contains(why)), "{to}: {wrong:?}");
+    for (original, replacement, expected_span, expected_message) in cases {
+        let errors = errors_after(original, replacement);
+        assert!(
+            errors.iter().any(|(span, message)| span == expected_span && message.contains(expected_message)),
+            "{replacement}: {errors:?}"
+        );
     }
 }
 
 /// Returns all messages for the changed text.
-fn said(from: &str, to: &str) -> String {
-    wrong(from, to).into_iter().map(|(_, message)| message + "\n").collect()
+fn messages_after(original: &str, replacement: &str) -> String {
+    errors_after(original, replacement).into_iter().map(|(_, message)| message + "\n").collect()
 }
 
 #[test]
@@ -51,8 +54,12 @@ fn numbers_out_of_bounds_are_refused() {
         ("keep_alive", "concurrency = 0\nkeep_alive", "[load] concurrency: `0`"),
         ("full = [0, 2]", "full = [-1, 2]", "`-1`"),
     ];
-    for (from, to, why) in cases {
-        assert!(said(from, to).contains(why), "{to}: {}", said(from, to));
+    for (original, replacement, message) in cases {
+        assert!(
+            messages_after(original, replacement).contains(message),
+            "{replacement}: {}",
+            messages_after(original, replacement)
+        );
     }
 }
 
@@ -60,20 +67,21 @@ fn numbers_out_of_bounds_are_refused() {
 #[test]
 fn claims_are_about_levels_that_are_there() {
     let claim = "{ at_least = { metric = \"success\", value = 1 } }";
-    let ratio = |of: &str, to: &str| {
+    let ratio_test = |tested: &str, compared: &str| {
         format!(
-            "{{ ratio_to_best = {{ metric = \"p99\", series = \"balancer\", of = \"{of}\", among = \
-             [\"{to}\"], at_most = 1 }} }}"
+            "{{ ratio_to_best = {{ metric = \"p99\", series = \"balancer\", of = \"{tested}\", among = \
+             [\"{compared}\"], at_most = 1 }} }}"
         )
     };
-    for (of, to) in [("plimsoll:round_robin", "nginx"), ("plimsoll:random", "haproxy")] {
-        let said = said(claim, &ratio(of, to));
-        assert!(said.contains("no point has the levels"), "{said}");
+    for (tested, compared) in [("plimsoll:round_robin", "nginx"), ("plimsoll:random", "haproxy")] {
+        let messages = messages_after(claim, &ratio_test(tested, compared));
+        assert!(messages.contains("no point has the levels"), "{messages}");
     }
-    let text = TEXT.replace(claim, &ratio("plimsoll:round_robin", "haproxy"));
+    let text = TEXT.replace(claim, &ratio_test("plimsoll:round_robin", "haproxy"));
     let experiment = Experiment::parse(&text).unwrap();
-    let asked = |mode| experiment.claims[0].is_decidable_by(&crate::lab::plan::points(&experiment, mode));
-    assert_eq!([asked(RunLength::Full), asked(RunLength::Quick)], [true, false]);
+    let is_decidable =
+        |mode| experiment.claims[0].is_decidable_by(&crate::lab::plan::points(&experiment, mode));
+    assert_eq!([is_decidable(RunLength::Full), is_decidable(RunLength::Quick)], [true, false]);
 }
 
 /// An error in an application points at the key, or at its table.
@@ -82,7 +90,7 @@ fn mistakes_in_an_application_are_pointed_at() {
     const APPLICATION: &str = "\n[application]\narchitecture = \"handle\"\nagent = \"1ms\"\nclient = \
                                \"2ms\"\nclones = 3\n\
                                length = \"150B\"\ndelay = \"20ms\"\n";
-    let base = TEXT
+    let base_text = TEXT
         .replace("[members]\n", "[members]\ncount = 4\nworkers = 1\n")
         .replace("keep_alive = false", "keep_alive = true")
         .replace("[[factor]]\nvary = \"endpoints\"\nfull = [0, 2]\nquick = [1]\n", "")
@@ -91,15 +99,15 @@ fn mistakes_in_an_application_are_pointed_at() {
              [\"plimsoll\"]\n",
             "",
         );
-    let wrong = |from: &str, to: &str| -> Vec<(String, String)> {
-        let text = format!("{base}{APPLICATION}");
-        assert!(text.contains(from), "{from}");
-        let text = text.replacen(from, to, 1);
-        let wrong = Experiment::parse(&text).map(drop).err().unwrap_or_default();
-        wrong.into_iter().map(|wrong| (text[wrong.span].to_owned(), wrong.message)).collect()
+    let errors_after = |original: &str, replacement: &str| -> Vec<(String, String)> {
+        let text = format!("{base_text}{APPLICATION}");
+        assert!(text.contains(original), "{original}");
+        let text = text.replacen(original, replacement, 1);
+        let errors = Experiment::parse(&text).map(drop).err().unwrap_or_default();
+        errors.into_iter().map(|error| (text[error.span].to_owned(), error.message)).collect()
     };
-    assert_eq!(wrong("title", "title"), []);
-    for (from, to, at, why) in [
+    assert_eq!(errors_after("title", "title"), []);
+    for (original, replacement, expected_span, expected_message) in [
         ("agent = \"1ms\"", "agent = \"101s\"", "\"101s\"", "`agent` is 100 s at most"),
         ("client = \"2ms\"", "client = \"200s\"", "\"200s\"", "`client` is 100 s at most"),
         ("clones = 3", "clones = 0", "0", "`clones` are from 1 to 1000"),
@@ -112,10 +120,12 @@ fn mistakes_in_an_application_are_pointed_at() {
             "only of an",
         ),
     ] {
-        let wrong = wrong(from, to);
+        let errors = errors_after(original, replacement);
         assert!(
-            wrong.iter().any(|(piece, message)| piece.starts_with(at) && message.contains(why)),
-            "{to}: {wrong:?}"
+            errors
+                .iter()
+                .any(|(span, message)| span.starts_with(expected_span) && message.contains(expected_message)),
+            "{replacement}: {errors:?}"
         );
     }
 }
@@ -130,40 +140,40 @@ fn faults_that_cannot_happen_are_refused() {
     // Members 1 and 2 behind plimsoll, for four seconds (quick: 1.1 s).
     let text = TEXT.replace("quick = [1]", "quick = [2]").replace("full = [0, 2]", "full = [2]");
     let text = text.replace(", \"haproxy\"", "");
-    let said = |faults: &[String]| match Experiment::parse(&(text.clone() + &faults.concat())) {
+    let messages = |faults: &[String]| match Experiment::parse(&(text.clone() + &faults.concat())) {
         Ok(_) => String::new(),
-        Err(wrong) => wrong.into_iter().map(|wrong| wrong.message + "\n").collect(),
+        Err(errors) => errors.into_iter().map(|error| error.message + "\n").collect(),
     };
-    assert_eq!(said(&[fault("kill", 2, "1s"), fault("start", 2, "3900ms")]), "");
-    assert!(said(&[fault("kill", 2, "4s")]).contains("never happens"));
-    assert!(said(&[fault("kill", 7, "1s")]).contains("no member 7"));
-    assert!(said(&[fault("stop", 3, "1s")]).contains("no member 3"));
-    assert_eq!(said(&[fault("add", 1, "500ms"), fault("stop", 3, "1s")]), "");
-    assert!(said(&[fault("start", 1, "1s")]).contains("runs already"));
-    assert!(said(&[fault("kill", 1, "1s"), fault("stop", 1, "2s")]).contains("does not run"));
+    assert_eq!(messages(&[fault("kill", 2, "1s"), fault("start", 2, "3900ms")]), "");
+    assert!(messages(&[fault("kill", 2, "4s")]).contains("never happens"));
+    assert!(messages(&[fault("kill", 7, "1s")]).contains("no member 7"));
+    assert!(messages(&[fault("stop", 3, "1s")]).contains("no member 3"));
+    assert_eq!(messages(&[fault("add", 1, "500ms"), fault("stop", 3, "1s")]), "");
+    assert!(messages(&[fault("start", 1, "1s")]).contains("runs already"));
+    assert!(messages(&[fault("kill", 1, "1s"), fault("stop", 1, "2s")]).contains("does not run"));
 }
 
 #[test]
 fn a_member_is_cut_off_only_where_it_has_a_cable() {
     let fault =
         |act: &str| format!("[[fault]]\nact = \"{act}\"\nat = {{ full = \"1s\", quick = \"100ms\" }}\n");
-    let said = |network: &str, acts: &[&str]| {
-        let faults: String = acts.iter().map(|act| fault(act)).collect();
+    let messages = |network: &str, actions: &[&str]| {
+        let faults: String = actions.iter().map(|action| fault(action)).collect();
         match Experiment::parse(&format!("{TEXT}{faults}{network}")) {
             Ok(_) => String::new(),
-            Err(wrong) => wrong.into_iter().map(|wrong| wrong.message + "\n").collect(),
+            Err(errors) => errors.into_iter().map(|error| error.message + "\n").collect(),
         }
     };
     let hosts = "[network]\nnamespaces = true\n";
-    assert_eq!(said(hosts, &["cut_off", "join", "cut_off"]), "");
+    assert_eq!(messages(hosts, &["cut_off", "join", "cut_off"]), "");
     // The member may be killed while it is cut off, and join again afterwards.
-    assert_eq!(said(hosts, &["cut_off", "kill", "join"]), "");
-    assert!(said("", &["cut_off"]).contains("needs [network]"));
-    assert!(said(hosts, &["join"]).contains("not cut off"));
-    assert!(said(hosts, &["cut_off", "cut_off"]).contains("cut off already"));
-    assert_eq!(said(&format!("{hosts}delay = \"10s\"\n"), &[]), "");
-    assert!(said(&format!("{hosts}delay = \"11s\"\n"), &[]).contains("10 s at most"));
-    assert!(said("[network]\ndelay = \"1ms\"\n", &[]).contains("namespaces = true"));
+    assert_eq!(messages(hosts, &["cut_off", "kill", "join"]), "");
+    assert!(messages("", &["cut_off"]).contains("needs [network]"));
+    assert!(messages(hosts, &["join"]).contains("not cut off"));
+    assert!(messages(hosts, &["cut_off", "cut_off"]).contains("cut off already"));
+    assert_eq!(messages(&format!("{hosts}delay = \"10s\"\n"), &[]), "");
+    assert!(messages(&format!("{hosts}delay = \"11s\"\n"), &[]).contains("10 s at most"));
+    assert!(messages("[network]\ndelay = \"1ms\"\n", &[]).contains("namespaces = true"));
 }
 
 #[test]
@@ -171,10 +181,16 @@ fn levels_are_not_mixed() {
     let text = TEXT.replace("x = \"seconds\"", "x = \"concurrency\"\nseries = \"endpoints\"");
     let test = "{ falls_with = { metric = \"response\", along = \"concurrency\", by = \"endpoints\" } }";
     let text = text.replace("{ at_least = { metric = \"success\", value = 1 } }", test);
-    let wrong = Experiment::parse(&text).unwrap_err();
-    let said: Vec<&str> = wrong.iter().map(|wrong| wrong.message.as_str()).collect();
-    assert!(said.iter().any(|why| why.contains("figure would mix the levels of `balancer`")), "{said:?}");
-    assert!(said.iter().any(|why| why.contains("claim would mix the levels of `balancer`")), "{said:?}");
+    let errors = Experiment::parse(&text).unwrap_err();
+    let messages: Vec<&str> = errors.iter().map(|error| error.message.as_str()).collect();
+    assert!(
+        messages.iter().any(|message| message.contains("figure would mix the levels of `balancer`")),
+        "{messages:?}"
+    );
+    assert!(
+        messages.iter().any(|message| message.contains("claim would mix the levels of `balancer`")),
+        "{messages:?}"
+    );
     // With one balancer there is nothing to mix.
     let text = text.replace(", \"haproxy\"", "");
     assert!(Experiment::parse(&text).is_ok());
@@ -182,22 +198,22 @@ fn levels_are_not_mixed() {
 
 #[test]
 fn the_load_must_be_one_kind() {
-    let both = wrong("keep_alive = false", "rate = 5");
-    assert!(both.iter().any(|(_, why)| why.contains("exactly one of")), "{both:?}");
-    let none = wrong(
+    let errors = errors_after("keep_alive = false", "rate = 5");
+    assert!(errors.iter().any(|(_, message)| message.contains("exactly one of")), "{errors:?}");
+    let errors = errors_after(
         "vary = \"concurrency\"\nfull = [10, 20]\nquick = [10]",
         "vary = \"rate\"\nfull = [1]\nquick = [0]",
     );
-    assert!(none.iter().any(|(_, why)| why.contains("above 0")), "{none:?}");
+    assert!(errors.iter().any(|(_, message)| message.contains("above 0")), "{errors:?}");
 }
 
 /// Parses the fixture with groups of clients, over one balancer.
 fn sessions(groups: &str) -> Result<Experiment, Vec<(String, String)>> {
     let text = TEXT.replace("keep_alive = false", &format!("timeout = \"2s\"\n{groups}"));
     let text = text.replace(", \"haproxy\"", "");
-    let place = |wrong: &ExperimentError| text[wrong.span.clone()].to_owned();
+    let span_text = |error: &ExperimentError| text[error.span.clone()].to_owned();
     Experiment::parse(&text)
-        .map_err(|wrong| wrong.iter().map(|one| (place(one), one.message.clone())).collect())
+        .map_err(|errors| errors.iter().map(|error| (span_text(error), error.message.clone())).collect())
 }
 
 #[test]
@@ -205,9 +221,9 @@ fn groups_of_clients_are_of_one_kind() {
     const HALVES: &str = "[[load.clients]]\nshare = 0.5\nthink = \"1ms\"\n[[load.clients]]\nshare = 0.5\n";
     let load = sessions(HALVES).unwrap().load;
     assert!(load.is_by_share() && load.is_closed_loop());
-    let said = |from: &str, to: &str| {
-        assert!(HALVES.contains(from), "{from}");
-        sessions(&HALVES.replacen(from, to, 1)).unwrap_err()
+    let errors_after = |original: &str, replacement: &str| {
+        assert!(HALVES.contains(original), "{original}");
+        sessions(&HALVES.replacen(original, replacement, 1)).unwrap_err()
     };
     let cases = [
         ("share = 0.5\nthink", "share = 0.5\ncount = 2\nthink", "either a `count`"),
@@ -216,61 +232,69 @@ fn groups_of_clients_are_of_one_kind() {
         ("think = \"1ms\"", "rate = 5\nthink = \"1ms\"", "either a `rate`"),
         ("share = 0.5\nthink", "count = 2\nthink", "all of one kind"),
     ];
-    for (from, to, why) in cases {
-        let wrong = said(from, to);
-        let pointed = |(at, message): &(String, String)| at == "[[load.clients]]" && message.contains(why);
-        assert!(wrong.iter().any(pointed), "{to}: {wrong:?}");
+    for (original, replacement, expected_message) in cases {
+        let errors = errors_after(original, replacement);
+        let is_expected = |(span, message): &(String, String)| {
+            span == "[[load.clients]]" && message.contains(expected_message)
+        };
+        assert!(errors.iter().any(is_expected), "{replacement}: {errors:?}");
     }
-    assert!(said("0.5", "0.25").iter().any(|(_, why)| why.contains("1 together, not 0.75")));
-    let wrong = said("think = \"1ms\"", "think = \"1\"");
-    assert!(wrong[0].0 == "\"1\"" && wrong[0].1.contains("not a duration"), "{wrong:?}");
-    let counted = HALVES.replace("share = 0.5", "count = 2");
-    assert!(sessions(&counted).unwrap_err().iter().any(|(_, why)| why.contains("exactly one of")));
+    assert!(errors_after("0.5", "0.25").iter().any(|(_, message)| message.contains("1 together, not 0.75")));
+    let errors = errors_after("think = \"1ms\"", "think = \"1\"");
+    assert!(errors[0].0 == "\"1\"" && errors[0].1.contains("not a duration"), "{errors:?}");
+    let with_counts = HALVES.replace("share = 0.5", "count = 2");
+    assert!(
+        sessions(&with_counts).unwrap_err().iter().any(|(_, message)| message.contains("exactly one of"))
+    );
 }
 
 #[test]
 fn what_cannot_go_over_iiop_is_said() {
     const IIOP: &str = "protocol = \"iiop\"\n";
     assert!(sessions(IIOP).is_ok());
-    let wrong = sessions("protocol = \"ftp\"\n").unwrap_err();
-    assert!(wrong[0].0 == "\"ftp\"" && wrong[0].1.contains("unknown variant"), "{wrong:?}");
+    let errors = sessions("protocol = \"ftp\"\n").unwrap_err();
+    assert!(errors[0].0 == "\"ftp\"" && errors[0].1.contains("unknown variant"), "{errors:?}");
     let factor = format!("{IIOP}[[factor]]\nvary = \"protocol\"\nfull = [\"iiop\"]\nquick = [\"tcp\"]\n");
-    let wrong = sessions(&factor).unwrap_err();
+    let errors = sessions(&factor).unwrap_err();
     assert!(
-        wrong.contains(&("\"iiop\"".to_owned(), "`protocol` is a factor already".to_owned())),
-        "{wrong:?}"
+        errors.contains(&("\"iiop\"".to_owned(), "`protocol` is a factor already".to_owned())),
+        "{errors:?}"
     );
-    assert!(wrong.iter().any(|(at, why)| at == "[\"tcp\"]" && why.contains("`http` or `iiop`")), "{wrong:?}");
-    let spoken = TEXT.replace("keep_alive = false", IIOP);
-    let wrong = Experiment::parse(&spoken).unwrap_err();
-    assert!(wrong[0].message.contains("haproxy cannot be had over iiop"), "{wrong:?}");
-    let own = spoken.replace(", \"haproxy\"", "");
-    assert!(Experiment::parse(&own).is_ok());
-    let wrong = Experiment::parse(&own.replace("const:1ms\"", "const:1ms\"\nmeter = true")).unwrap_err();
-    assert!(wrong[0].message.contains("`meter`"), "{wrong:?}");
+    assert!(
+        errors.iter().any(|(span, message)| span == "[\"tcp\"]" && message.contains("`http` or `iiop`")),
+        "{errors:?}"
+    );
+    let iiop_text = TEXT.replace("keep_alive = false", IIOP);
+    let errors = Experiment::parse(&iiop_text).unwrap_err();
+    assert!(errors[0].message.contains("haproxy cannot be had over iiop"), "{errors:?}");
+    let plimsoll_only = iiop_text.replace(", \"haproxy\"", "");
+    assert!(Experiment::parse(&plimsoll_only).is_ok());
+    let errors =
+        Experiment::parse(&plimsoll_only.replace("const:1ms\"", "const:1ms\"\nmeter = true")).unwrap_err();
+    assert!(errors[0].message.contains("`meter`"), "{errors:?}");
 }
 
 #[test]
 fn a_part_of_the_points_is_named() {
-    let figure = |only: &str| {
+    let messages_with = |only: &str| {
         let text =
             TEXT.replace("x = \"seconds\"", &format!("x = \"concurrency\"\nseries = \"endpoints\"\n{only}"));
         match Experiment::parse(&text) {
             Ok(_) => String::new(),
-            Err(wrong) => wrong.into_iter().map(|wrong| wrong.message + "\n").collect(),
+            Err(errors) => errors.into_iter().map(|error| error.message + "\n").collect(),
         }
     };
-    assert!(figure("").contains("mix the levels of `balancer`"));
-    assert_eq!(figure("only = [{ factor = \"balancer\", among = [\"haproxy\"] }]"), "");
-    assert!(figure("only = [{ factor = \"balancer\" }]").contains("mix the levels"));
-    assert!(figure("only = [{ factor = \"share\", from = 1 }]").contains("`share` is not varied"));
-    let direct = said("[\"plimsoll:round_robin\", \"haproxy\"]", "[\"none\", \"plimsoll\"]");
-    assert!(direct.contains("write no balancer as 0 endpoints"), "{direct}");
+    assert!(messages_with("").contains("mix the levels of `balancer`"));
+    assert_eq!(messages_with("only = [{ factor = \"balancer\", among = [\"haproxy\"] }]"), "");
+    assert!(messages_with("only = [{ factor = \"balancer\" }]").contains("mix the levels"));
+    assert!(messages_with("only = [{ factor = \"share\", from = 1 }]").contains("`share` is not varied"));
+    let messages = messages_after("[\"plimsoll:round_robin\", \"haproxy\"]", "[\"none\", \"plimsoll\"]");
+    assert!(messages.contains("write no balancer as 0 endpoints"), "{messages}");
 }
 
 #[test]
 fn members_come_and_go_by_a_curve_and_before_plimsoll_alone() {
-    let good = r#"
+    let valid_text = r#"
 title = "A day"
 about = "Nothing"
 [members]
@@ -301,19 +325,22 @@ quick = ["head_room"]
 says = "The goal is met"
 test = { at_least = { metric = "met", value = 0.99 } }
 "#;
-    let wrong = |from: &str, to: &str| {
-        let text = good.replacen(from, to, 1);
-        assert_ne!(text, good, "{from}");
-        let wrong = Experiment::parse(&text).err().unwrap_or_default();
-        wrong.into_iter().map(|wrong| wrong.message).collect::<Vec<_>>().join("; ")
+    let messages_after = |original: &str, replacement: &str| {
+        let text = valid_text.replacen(original, replacement, 1);
+        assert_ne!(text, valid_text, "{original}");
+        let errors = Experiment::parse(&text).err().unwrap_or_default();
+        errors.into_iter().map(|error| error.message).collect::<Vec<_>>().join("; ")
     };
-    let experiment = Experiment::parse(good).unwrap_or_else(|wrong| panic!("{wrong:?}"));
+    let experiment = Experiment::parse(valid_text).unwrap_or_else(|errors| panic!("{errors:?}"));
     let points = crate::lab::plan::points(&experiment, RunLength::Full);
     // Both points have the same day.
     assert_eq!(points.iter().map(|point| point.seed).collect::<Vec<_>>(), [1, 1]);
-    let quick = crate::lab::plan::points(&experiment, RunLength::Quick).remove(0).scaler.unwrap();
-    assert_eq!((quick.member_rate, quick.settings.start.0), (25.0, Duration::from_millis(1500)));
-    for (from, to, why) in [
+    let quick_scaler = crate::lab::plan::points(&experiment, RunLength::Quick).remove(0).scaler.unwrap();
+    assert_eq!(
+        (quick_scaler.member_rate, quick_scaler.settings.start.0),
+        (25.0, Duration::from_millis(1500))
+    );
+    for (original, replacement, message) in [
         ("[[0, 0.5], [1, 1]]", "[[0, 0.5], [2, 1]]", "from 0 to 1"),
         ("[[0, 0.5], [1, 1]]", "[[0.5, 0.5], [0.5, 1]]", "grow from pair to pair"),
         ("rate = 100", "concurrency = 100", "`curve` is of a `rate`"),
@@ -328,11 +355,12 @@ test = { at_least = { metric = "met", value = 0.99 } }
             "the tick",
         ),
     ] {
-        let said = wrong(from, to);
-        assert!(said.contains(why), "{to}: {said}");
+        let messages = messages_after(original, replacement);
+        assert!(messages.contains(message), "{replacement}: {messages}");
     }
-    let [before, rest] = [good.find("[scaler]").unwrap(), good.find("[load]").unwrap()];
-    let none = format!("{}{}", &good[..before], &good[rest..]);
-    let said = Experiment::parse(&none).unwrap_err();
-    assert!(said.iter().any(|wrong| wrong.message.contains("there is no [scaler]")), "{said:?}");
+    let [scaler_start, load_start] =
+        [valid_text.find("[scaler]").unwrap(), valid_text.find("[load]").unwrap()];
+    let without_scaler = format!("{}{}", &valid_text[..scaler_start], &valid_text[load_start..]);
+    let errors = Experiment::parse(&without_scaler).unwrap_err();
+    assert!(errors.iter().any(|error| error.message.contains("there is no [scaler]")), "{errors:?}");
 }

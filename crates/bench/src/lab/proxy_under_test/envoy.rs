@@ -13,21 +13,21 @@ use crate::lab::experiment::{BalancerSettings, BalancerSpec, DurationValue, Heal
 
 /// Returns the path: that of `scripts/install-bench-peers` (beside the folder of this program's build), or
 /// from PATH.
-pub(super) fn program(tie: &ProcessLauncher) -> Result<PathBuf, LabError> {
-    let build = tie.program.parent().and_then(std::path::Path::parent);
-    let installed = build.map(|folder| folder.join("peers/bin/envoy")).filter(|path| path.is_file());
+pub(super) fn program(launcher: &ProcessLauncher) -> Result<PathBuf, LabError> {
+    let build_folder = launcher.program.parent().and_then(std::path::Path::parent);
+    let installed = build_folder.map(|folder| folder.join("peers/bin/envoy")).filter(|path| path.is_file());
     installed.or_else(|| find_program("envoy").ok()).ok_or_else(|| {
-        let why = "envoy is not installed; scripts/install-bench-peers envoy gets it, or leave it out of the \
+        let message = "envoy is not installed; scripts/install-bench-peers envoy gets it, or leave it out of the \
             levels";
-        LabError::failed(why)
+        LabError::failed(message)
     })
 }
 
 /// Returns `true` if Envoy may use `members` members.
 pub(super) fn is_ready(admin: SocketAddr, members: usize) -> bool {
-    let wanted = format!("cluster.lab.membership_healthy: {members}");
+    let expected_line = format!("cluster.lab.membership_healthy: {members}");
     let stats = http_request(admin, "GET", "/stats?filter=cluster.lab.membership_healthy");
-    stats.is_ok_and(|text| text.lines().any(|line| line.trim() == wanted))
+    stats.is_ok_and(|text| text.lines().any(|line| line.trim() == expected_line))
 }
 
 /// Returns Envoy's file with the equivalents of the settings.
@@ -38,7 +38,7 @@ pub(super) fn config(
     admin: SocketAddr,
     members: &[SocketAddr],
 ) -> String {
-    let kind = "type.googleapis.com/envoy.extensions";
+    let extension_prefix = "type.googleapis.com/envoy.extensions";
     let mut route = json!({ "cluster": "lab", "timeout": "0s" });
     if let Some(retries) = settings.retries.filter(|retries| *retries > 0) {
         route["retry_policy"] = json!({
@@ -47,7 +47,7 @@ pub(super) fn config(
             "retry_host_predicate": [{
                 "name": "envoy.retry_host_predicates.previous_hosts",
                 "typed_config": {
-                    "@type": format!("{kind}.retry.host.previous_hosts.v3.PreviousHostsPredicate"),
+                    "@type": format!("{extension_prefix}.retry.host.previous_hosts.v3.PreviousHostsPredicate"),
                 },
             }],
             "host_selection_retry_max_attempts": 5,
@@ -56,14 +56,14 @@ pub(super) fn config(
     let router = json!({
         "name": "envoy.filters.http.router",
         "typed_config": {
-            "@type": format!("{kind}.filters.http.router.v3.Router"),
+            "@type": format!("{extension_prefix}.filters.http.router.v3.Router"),
             "suppress_envoy_headers": true,
         },
     });
-    let connections = json!({
+    let connection_manager = json!({
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
-            "@type": format!("{kind}.filters.network.http_connection_manager.v3.HttpConnectionManager"),
+            "@type": format!("{extension_prefix}.filters.network.http_connection_manager.v3.HttpConnectionManager"),
             "stat_prefix": "lab",
             "codec_type": "HTTP1",
             "generate_request_id": false,
@@ -78,12 +78,12 @@ pub(super) fn config(
         },
     });
     let file = json!({
-        "admin": { "address": socket(admin) },
+        "admin": { "address": socket_address(admin) },
         "static_resources": {
             "listeners": [{
                 "name": "lab",
-                "address": socket(address),
-                "filter_chains": [{ "filters": [connections] }],
+                "address": socket_address(address),
+                "filter_chains": [{ "filters": [connection_manager] }],
             }],
             "clusters": [cluster(balancer, settings, members)],
         },
@@ -93,7 +93,7 @@ pub(super) fn config(
 
 fn cluster(balancer: &BalancerSpec, settings: &BalancerSettings, members: &[SocketAddr]) -> Value {
     let endpoints: Vec<Value> =
-        members.iter().map(|member| json!({ "endpoint": { "address": socket(*member) } })).collect();
+        members.iter().map(|member| json!({ "endpoint": { "address": socket_address(*member) } })).collect();
     // By default Envoy bounds a group as a whole, so low that a load test reaches the bound.
     let mut limits = json!({
         "thresholds": [{
@@ -103,8 +103,8 @@ fn cluster(balancer: &BalancerSpec, settings: &BalancerSettings, members: &[Sock
             "max_retries": 100_000,
         }],
     });
-    if let Some(most) = settings.max_connections {
-        limits["per_host_thresholds"] = json!([{ "max_connections": most }]);
+    if let Some(max_connections) = settings.max_connections {
+        limits["per_host_thresholds"] = json!([{ "max_connections": max_connections }]);
     }
     let mut cluster = json!({
         "name": "lab",
@@ -114,14 +114,14 @@ fn cluster(balancer: &BalancerSpec, settings: &BalancerSettings, members: &[Sock
         "circuit_breakers": limits,
         "load_assignment": { "cluster_name": "lab", "endpoints": [{ "lb_endpoints": endpoints }] },
     });
-    if let Some(slow) = settings.slow_start.filter(|span| !span.0.is_zero()) {
+    if let Some(slow_start) = settings.slow_start.filter(|duration| !duration.0.is_zero()) {
         let policy = match balancer.algorithm() {
             "ROUND_ROBIN" => Some("round_robin_lb_config"),
             "LEAST_REQUEST" => Some("least_request_lb_config"),
             _ => None,
         };
         if let Some(policy) = policy {
-            cluster[policy] = json!({ "slow_start_config": { "slow_start_window": seconds(slow.0) } });
+            cluster[policy] = json!({ "slow_start_config": { "slow_start_window": seconds(slow_start.0) } });
         }
     }
     let check = match settings.health {
@@ -130,7 +130,7 @@ fn cluster(balancer: &BalancerSpec, settings: &BalancerSettings, members: &[Sock
         HealthCheckKind::Off => None,
     };
     if let Some((kind, check)) = check {
-        let interval = seconds(settings.health_interval.map_or(HEALTH_INTERVAL, |span| span.0));
+        let interval = seconds(settings.health_interval.map_or(HEALTH_INTERVAL, |duration| duration.0));
         cluster["health_checks"] = json!([{
             "timeout": "1s",
             "interval": interval,
@@ -152,20 +152,20 @@ fn cluster(balancer: &BalancerSpec, settings: &BalancerSettings, members: &[Sock
             "interval": "1s",
         });
     }
-    if let Some(DurationValue(idle)) = settings.pool_idle {
+    if let Some(DurationValue(idle_timeout)) = settings.pool_idle {
         let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
         cluster["typed_extension_protocol_options"] = json!({
             options: {
                 "@type": format!("type.googleapis.com/{options}"),
                 "explicit_http_config": { "http_protocol_options": {} },
-                "common_http_protocol_options": { "idle_timeout": seconds(idle) },
+                "common_http_protocol_options": { "idle_timeout": seconds(idle_timeout) },
             },
         });
     }
     cluster
 }
 
-fn socket(address: SocketAddr) -> Value {
+fn socket_address(address: SocketAddr) -> Value {
     json!({ "socket_address": { "address": address.ip(), "port_value": address.port() } })
 }
 
@@ -190,8 +190,9 @@ mod tests {
             ..BalancerSettings::default()
         };
         let balancer: BalancerSpec = "envoy:LEAST_REQUEST".parse().unwrap();
-        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let text = config(&balancer, &settings, at(4000), at(4001), &[at(5001), at(5002)]);
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let text =
+            config(&balancer, &settings, loopback(4000), loopback(4001), &[loopback(5001), loopback(5002)]);
         let file: Value = serde_json::from_str(&text).unwrap();
         let cluster = &file["static_resources"]["clusters"][0];
         assert_eq!(cluster["lb_policy"], "LEAST_REQUEST");
@@ -199,12 +200,22 @@ mod tests {
         assert_eq!(cluster["circuit_breakers"]["per_host_thresholds"][0]["max_connections"], 7);
         assert_eq!(cluster["outlier_detection"]["consecutive_5xx"], 5);
         assert_eq!(cluster["health_checks"][0]["interval"], "1.000000s");
-        for part in
+        for expected in
             ["\"port_value\": 5002", "\"num_retries\": 2", "tcp_health_check", "\"idle_timeout\": \"30.0"]
         {
-            assert!(text.contains(part), "{part}: {text}");
+            assert!(text.contains(expected), "{expected}: {text}");
         }
-        let plain = config(&balancer, &BalancerSettings::default(), at(4000), at(4001), &[at(5001)]);
-        assert!(!plain.contains("retry_policy") && !plain.contains("outlier") && plain.contains("/healthz"));
+        let default_config = config(
+            &balancer,
+            &BalancerSettings::default(),
+            loopback(4000),
+            loopback(4001),
+            &[loopback(5001)],
+        );
+        assert!(
+            !default_config.contains("retry_policy")
+                && !default_config.contains("outlier")
+                && default_config.contains("/healthz")
+        );
     }
 }

@@ -15,13 +15,13 @@ pub(super) fn config(
 ) -> String {
     let algorithm = balancer.algorithm();
     let retries = settings.retries.unwrap_or(3);
-    let threads = settings.threads.map_or_else(String::new, |count| format!("  nbthread {count}\n"));
-    let wait = settings.queue_timeout.map_or(5000, |span| span.0.as_millis());
-    let each = settings.per_try.map_or(60_000, |span| span.0.as_millis().max(1));
+    let thread_lines = settings.threads.map_or_else(String::new, |count| format!("  nbthread {count}\n"));
+    let queue_timeout = settings.queue_timeout.map_or(5000, |duration| duration.0.as_millis());
+    let server_timeout = settings.per_try.map_or(60_000, |duration| duration.0.as_millis().max(1));
     let mut text = format!(
-        "global\n  maxconn 8000\n{threads}defaults\n  mode http\n  timeout connect 900ms\n  timeout client \
+        "global\n  maxconn 8000\n{thread_lines}defaults\n  mode http\n  timeout connect 900ms\n  timeout client \
          60s\n  \
-         timeout server {each}ms\n  timeout queue {wait}ms\n  option redispatch\n  option \
+         timeout server {server_timeout}ms\n  timeout queue {queue_timeout}ms\n  option redispatch\n  option \
          abortonclose\n  retries {retries}\n  http-reuse always\n\
          frontend lab\n  bind {address}\n  default_backend lab\nbackend lab\n  balance {algorithm}\n  \
          retry-on conn-failure empty-response response-timeout\n"
@@ -29,7 +29,7 @@ pub(super) fn config(
     if settings.health == HealthCheckKind::Http {
         text += "  option httpchk GET /healthz\n";
     }
-    let interval = settings.health_interval.map_or(HEALTH_INTERVAL, |span| span.0).as_millis();
+    let interval = settings.health_interval.map_or(HEALTH_INTERVAL, |duration| duration.0).as_millis();
     for (index, member) in members.iter().enumerate() {
         let _ = write!(text, "  server m{} {member}", index + 1);
         if settings.health != HealthCheckKind::Off {
@@ -40,16 +40,17 @@ pub(super) fn config(
                 let _ = write!(text, " rise {rise} observe layer7 error-limit 5 on-error mark-down");
             }
         }
-        if let Some(most) = settings.max_connections {
-            let _ = write!(text, " maxconn {most}");
-            let share = settings.queue.map(|queue| (queue as usize).div_ceil(members.len().max(1)).max(1));
-            let _ = share.map_or(Ok(()), |queue| write!(text, " maxqueue {queue}"));
+        if let Some(max_connections) = settings.max_connections {
+            let _ = write!(text, " maxconn {max_connections}");
+            let queue_share =
+                settings.queue.map(|queue| (queue as usize).div_ceil(members.len().max(1)).max(1));
+            let _ = queue_share.map_or(Ok(()), |queue| write!(text, " maxqueue {queue}"));
         }
         if let Some(pool) = settings.pool {
             let _ = write!(text, " pool-max-conn {pool}");
         }
-        if let Some(slow) = settings.slow_start.filter(|span| !span.0.is_zero()) {
-            let _ = write!(text, " slowstart {}ms", slow.0.as_millis());
+        if let Some(slow_start) = settings.slow_start.filter(|duration| !duration.0.is_zero()) {
+            let _ = write!(text, " slowstart {}ms", slow_start.0.as_millis());
         }
         text.push('\n');
     }

@@ -14,7 +14,7 @@ use crate::lab::shared_servers::SharedServers;
 
 /// The key of the members' object (iiop), and its type.
 pub(in crate::lab) const OBJECT_KEY: &str = "Latency";
-const TYPE: &str = "IDL:Test/Latency:1.0";
+const TYPE_ID: &str = "IDL:Test/Latency:1.0";
 
 /// Returns the file.
 pub(super) fn config(
@@ -24,11 +24,11 @@ pub(super) fn config(
     host: IpAddr,
     members: &[SocketAddr],
 ) -> Result<String, LabError> {
-    let time = |span: DurationValue| format!("{}us", span.0.as_micros());
-    let iiop = wiring.protocol == LoadProtocol::Iiop;
+    let format_time = |duration: DurationValue| format!("{}us", duration.0.as_micros());
+    let is_iiop = wiring.protocol == LoadProtocol::Iiop;
     let members: Vec<Value> = members
         .iter()
-        .map(|address| match iiop {
+        .map(|address| match is_iiop {
             true => serde_json::json!({
                 "address": address.to_string(),
                 "key": wiring.object_key.unwrap_or(OBJECT_KEY),
@@ -49,69 +49,74 @@ pub(super) fn config(
         None => serde_json::json!({
             "name": GROUP,
             "strategy": match balancer.strategy_settings() {
-                (name, knobs) if knobs.is_empty() => serde_json::json!(name),
-                (name, knobs) => serde_json::json!({ name: knobs }),
+                (name, parameters) if parameters.is_empty() => serde_json::json!(name),
+                (name, parameters) => serde_json::json!({ name: parameters }),
             },
             "members": members,
         }),
     };
-    let mut set = |key: &str, value: Option<Value>| {
+    let mut set_group_key = |key: &str, value: Option<Value>| {
         if let (Some(value), Some(group)) = (value, group.as_object_mut()) {
             group.insert(key.to_owned(), value);
         }
     };
-    set(
+    set_group_key(
         "health",
         match settings.health {
-            HealthCheckKind::Http if iiop => {
-                Some(serde_json::json!({ "iiop": true, "interval": time(interval) }))
+            HealthCheckKind::Http if is_iiop => {
+                Some(serde_json::json!({ "iiop": true, "interval": format_time(interval) }))
             }
             HealthCheckKind::Http => {
-                Some(serde_json::json!({ "http": "/healthz", "interval": time(interval) }))
+                Some(serde_json::json!({ "http": "/healthz", "interval": format_time(interval) }))
             }
-            HealthCheckKind::Tcp => Some(serde_json::json!({ "tcp": true, "interval": time(interval) })),
+            HealthCheckKind::Tcp => {
+                Some(serde_json::json!({ "tcp": true, "interval": format_time(interval) }))
+            }
             HealthCheckKind::Off => None,
         },
     );
-    set("pool", settings.pool.map(Into::into));
-    set("pool_idle", settings.pool_idle.map(|span| time(span).into()));
-    set("max_connections", settings.max_connections.map(Into::into));
-    set("queue", settings.queue.map(Into::into));
-    set("queue_timeout", settings.queue_timeout.map(|span| time(span).into()));
-    set("retry", settings.retries.map(|count| serde_json::json!({ "attempts": count })));
-    set("outlier", settings.ejection.map(Into::into));
-    set("slow_start", settings.slow_start.map(|span| time(span).into()));
-    set("timeouts", settings.per_try.map(|span| serde_json::json!({ "per_try": time(span) })));
-    if let Some(each) = wiring.poll_interval {
+    set_group_key("pool", settings.pool.map(Into::into));
+    set_group_key("pool_idle", settings.pool_idle.map(|duration| format_time(duration).into()));
+    set_group_key("max_connections", settings.max_connections.map(Into::into));
+    set_group_key("queue", settings.queue.map(Into::into));
+    set_group_key("queue_timeout", settings.queue_timeout.map(|duration| format_time(duration).into()));
+    set_group_key("retry", settings.retries.map(|count| serde_json::json!({ "attempts": count })));
+    set_group_key("outlier", settings.ejection.map(Into::into));
+    set_group_key("slow_start", settings.slow_start.map(|duration| format_time(duration).into()));
+    set_group_key(
+        "timeouts",
+        settings.per_try.map(|duration| serde_json::json!({ "per_try": format_time(duration) })),
+    );
+    if let Some(poll_interval) = wiring.poll_interval {
         group["monitor"] = serde_json::json!({
             "source": "pull",
             "path": "/_plimsoll/count",
             "metric": "in_flight",
-            "interval": time(DurationValue(each)),
+            "interval": format_time(DurationValue(poll_interval)),
         });
     }
-    if let Some(hire) = &wiring.scaler {
-        group["scaler"] = scaler(hire);
+    if let Some(scaler_setup) = &wiring.scaler {
+        group["scaler"] = scaler_table(scaler_setup);
         group["monitor"] = serde_json::json!({
             "source": "pull",
             "path": "/_plimsoll/load",
             "metric": "cpu",
-            "interval": time(hire.scaler.settings.interval),
+            "interval": format_time(scaler_setup.scaler.settings.interval),
         });
         if let Some(group) = group.as_object_mut() {
             group.remove("members");
         }
     }
-    if iiop {
-        group["iiop"] = serde_json::json!({ "type_id": TYPE });
+    if is_iiop {
+        group["iiop"] = serde_json::json!({ "type_id": TYPE_ID });
     }
     let address = wiring.listen.unwrap_or_else(|| SocketAddr::new(host, 0));
     let mut listener =
         serde_json::json!({ "address": address, "protocol": wiring.protocol.name(), "group": GROUP });
-    for (section, own) in
+    for (section, custom_settings) in
         [(&mut listener, &settings.plimsoll.listener), (&mut group, &settings.plimsoll.group)]
     {
-        for (key, value) in own {
+        for (key, value) in custom_settings {
             let value = serde_json::to_value(value)
                 .map_err(|error| LabError::failed(format!("cannot write the configuration: {error}")))?;
             section[key.as_str()] = value;
@@ -121,19 +126,19 @@ pub(super) fn config(
         listener["binding"] = binding.name().into();
     }
     let (mut listeners, mut groups) = (vec![listener], vec![group]);
-    if let Some(doors) = &wiring.shared_servers {
-        (listeners, groups) = group_tables(&listeners[0], &groups[0], doors);
+    if let Some(shared_servers) = &wiring.shared_servers {
+        (listeners, groups) = group_tables(&listeners[0], &groups[0], shared_servers);
     }
     let mut file = serde_json::json!({
         "admin": { "listen": "127.0.0.1:0", "control": "off" },
         "listener": listeners,
         "group": groups,
     });
-    if let Some(reports) = wiring.report_address {
-        file["admin"]["reports"] = reports.to_string().into();
+    if let Some(report_address) = wiring.report_address {
+        file["admin"]["reports"] = report_address.to_string().into();
     }
-    if let Some(fellow) = &wiring.fleet_peer {
-        file["fleet"] = fellow.config_table();
+    if let Some(peer) = &wiring.fleet_peer {
+        file["fleet"] = peer.config_table();
     }
     if let Some(threads) = settings.threads {
         file["threads"] = threads.into();
@@ -143,45 +148,45 @@ pub(super) fn config(
 }
 
 /// Returns several groups for one, each with a listener and its own members at the same servers.
-fn group_tables(listener: &Value, group: &Value, doors: &SharedServers) -> (Vec<Value>, Vec<Value>) {
-    let each = |number: usize| {
+fn group_tables(listener: &Value, group: &Value, shared_servers: &SharedServers) -> (Vec<Value>, Vec<Value>) {
+    let group_table = |number: usize| {
         let (mut listener, mut group) = (listener.clone(), group.clone());
         if number > 0 {
             let name = format!("{GROUP}{}", number + 1);
             (listener["group"], group["name"]) = (name.as_str().into(), name.as_str().into());
         }
-        group["members"] = doors.members(number).into();
+        group["members"] = shared_servers.members(number).into();
         (listener, group)
     };
-    (0..doors.group_count()).map(each).unzip()
+    (0..shared_servers.group_count()).map(group_table).unzip()
 }
 
 /// Returns the `scaler` table of the group.
-fn scaler(hire: &ScalerSetup) -> Value {
-    let time = |DurationValue(time): DurationValue| format!("{}us", time.as_micros());
-    let rules = &hire.scaler.settings;
-    let target = match hire.scaler.policy {
-        ScalingPolicy::Utilization => serde_json::json!({ "utilization": 1.0 - rules.head_room }),
-        _ => serde_json::json!({ "head_room": rules.head_room }),
+fn scaler_table(setup: &ScalerSetup) -> Value {
+    let format_time = |DurationValue(time): DurationValue| format!("{}us", time.as_micros());
+    let settings = &setup.scaler.settings;
+    let target = match setup.scaler.policy {
+        ScalingPolicy::Utilization => serde_json::json!({ "utilization": 1.0 - settings.head_room }),
+        _ => serde_json::json!({ "head_room": settings.head_room }),
     };
     let mut table = serde_json::json!({
-        "min": rules.min,
-        "max": rules.max,
+        "min": settings.min,
+        "max": settings.max,
         "target": target,
-        "interval": time(rules.interval),
-        "start_time": time(rules.start),
-        "stabilize": time(rules.stabilize),
-        "cool_down": { "up": "0s", "down": time(rules.cool_down) },
-        "step": { "up": rules.step.up, "down": rules.step.down },
-        "process": { "command": hire.command, "log": "m{index}.log" },
+        "interval": format_time(settings.interval),
+        "start_time": format_time(settings.start),
+        "stabilize": format_time(settings.stabilize),
+        "cool_down": { "up": "0s", "down": format_time(settings.cool_down) },
+        "step": { "up": settings.step.up, "down": settings.step.down },
+        "process": { "command": setup.command, "log": "m{index}.log" },
     });
-    if let Some(count) = hire.count {
+    if let Some(count) = setup.count {
         // An external scaler decides the number, which plimsoll applies at once.
         table["min"] = count.into();
         table["max"] = count.into();
         table["stabilize"] = "0s".into();
         table["cool_down"]["down"] = "0s".into();
-        table["step"] = serde_json::json!({ "up": rules.max, "down": rules.max });
+        table["step"] = serde_json::json!({ "up": settings.max, "down": settings.max });
     }
     table
 }
@@ -190,17 +195,17 @@ fn scaler(hire: &ScalerSetup) -> Value {
 pub(super) fn scaled_members(status: &str) -> Option<ScaledMembers> {
     let status: Value = serde_json::from_str(status).ok()?;
     let group = &status["groups"][0];
-    let there = group["scaler"]["started"].as_array()?.len();
+    let existing = group["scaler"]["started"].as_array()?.len();
     let serving = group["members"].as_array()?.iter().filter(|member| member["state"] == "up").count();
-    Some(ScaledMembers { existing: there as u32, serving: serving as u32 })
+    Some(ScaledMembers { existing: existing as u32, serving: serving as u32 })
 }
 
 /// Returns those that serve.
 pub(super) fn serving_members(status: &str) -> Vec<SocketAddr> {
     let status: Value = serde_json::from_str(status).unwrap_or_default();
     let members = status["groups"][0]["members"].as_array().cloned().unwrap_or_default();
-    let up = members.iter().filter(|member| member["state"] == "up");
-    up.filter_map(|member| member["name"].as_str()?.parse().ok()).collect()
+    let serving = members.iter().filter(|member| member["state"] == "up");
+    serving.filter_map(|member| member["name"].as_str()?.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -210,15 +215,17 @@ mod tests {
     #[test]
     fn objects_are_named_and_bound_as_the_level_says() {
         let balancer = "plimsoll:adaptive@on_demand+agents".parse().unwrap();
-        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let wiring = ProxyWiring {
             protocol: LoadProtocol::Iiop,
-            listen: Some(at(4000)),
-            report_address: Some(at(4001)),
+            listen: Some(loopback(4000)),
+            report_address: Some(loopback(4001)),
             ..ProxyWiring::default()
         };
-        let text = config(&balancer, &BalancerSettings::default(), &wiring, at(0).ip(), &[at(5001)]).unwrap();
-        for part in [
+        let text =
+            config(&balancer, &BalancerSettings::default(), &wiring, loopback(0).ip(), &[loopback(5001)])
+                .unwrap();
+        for expected in [
             "protocol = \"iiop\"",
             "binding = \"on_demand\"",
             "address = \"127.0.0.1:4000\"",
@@ -227,15 +234,18 @@ mod tests {
             "iiop = true",
             "type_id = \"IDL:Test/Latency:1.0\"",
         ] {
-            assert!(text.contains(part), "{part}: {text}");
+            assert!(text.contains(expected), "{expected}: {text}");
         }
         let wiring = ProxyWiring { object_key: Some("Receive"), ..wiring };
-        let text = config(&balancer, &BalancerSettings::default(), &wiring, at(0).ip(), &[at(5001)]).unwrap();
+        let text =
+            config(&balancer, &BalancerSettings::default(), &wiring, loopback(0).ip(), &[loopback(5001)])
+                .unwrap();
         assert!(text.contains("key = \"Receive\"") && !text.contains("monitor"), "{text}");
-        let asks = Some(std::time::Duration::from_secs(3));
-        let wiring =
-            ProxyWiring { protocol: LoadProtocol::Http, poll_interval: asks, ..ProxyWiring::default() };
-        let text = config(&balancer, &BalancerSettings::default(), &wiring, at(0).ip(), &[at(5001)]).unwrap();
+        let poll_interval = Some(std::time::Duration::from_secs(3));
+        let wiring = ProxyWiring { protocol: LoadProtocol::Http, poll_interval, ..ProxyWiring::default() };
+        let text =
+            config(&balancer, &BalancerSettings::default(), &wiring, loopback(0).ip(), &[loopback(5001)])
+                .unwrap();
         assert!(text.contains("source = \"pull\"") && text.contains("interval = \"3000000us\""), "{text}");
     }
 }

@@ -23,30 +23,31 @@ pub(super) fn section(table: &EstimateTable, points: &[PointFile]) -> String {
              class=\"text\">point</th>\
              <th>measured</th>"
         );
-        for column in ResultSource::OF_MODEL {
-            let _ = write!(out, "<th>{}</th><th>error</th>", column.name());
+        for source in ResultSource::OF_MODEL {
+            let _ = write!(out, "<th>{}</th><th>error</th>", source.name());
         }
         out += "</tr>\n";
         for point in points {
             let _ = write!(out, "<tr><td class=\"text\">{}</td>", escape(&format_levels(&point.levels)));
-            for (index, column) in ResultSource::OF_MODEL.into_iter().enumerate() {
-                let mut pairs = table.modelled_pairs(metric, column, |levels| *levels == point.levels);
-                let (measured, said) =
-                    pairs.next().map_or((None, None), |(_, measured, said)| (measured, said));
+            for (index, source) in ResultSource::OF_MODEL.into_iter().enumerate() {
+                let mut pairs = table.modelled_pairs(metric, source, |levels| *levels == point.levels);
+                let (measured, predicted) =
+                    pairs.next().map_or((None, None), |(_, measured, predicted)| (measured, predicted));
                 if index == 0 {
                     let _ = write!(
                         out,
                         "<td>{}</td>",
-                        measured.map_or_else(String::new, |own| format_estimate(&own))
+                        measured.map_or_else(String::new, |estimate| format_estimate(&estimate))
                     );
                 }
-                let error =
-                    measured.zip(said).map(|(measured, said)| (said.mean / measured.mean - 1.0) * 100.0);
+                let error = measured
+                    .zip(predicted)
+                    .map(|(measured, predicted)| (predicted.mean / measured.mean - 1.0) * 100.0);
                 let error = error.filter(|error| error.is_finite());
                 let _ = write!(
                     out,
                     "<td>{}</td><td>{}</td>",
-                    said.map_or_else(String::new, |own| format_number(own.mean)),
+                    predicted.map_or_else(String::new, |estimate| format_number(estimate.mean)),
                     error.map_or_else(String::new, |error| format!("{error:+.1} %"))
                 );
             }
@@ -54,28 +55,28 @@ pub(super) fn section(table: &EstimateTable, points: &[PointFile]) -> String {
         }
         out += "</table></div></details>\n";
     }
-    let held: Vec<String> = ResultSource::OF_MODEL
+    let bottleneck_lines: Vec<String> = ResultSource::OF_MODEL
         .into_iter()
-        .flat_map(|column| {
-            table.bottlenecks(column, |_| true).map(move |(levels, held)| (column, levels, held))
+        .flat_map(|source| {
+            table.bottlenecks(source, |_| true).map(move |(levels, bottleneck)| (source, levels, bottleneck))
         })
-        .filter_map(|(column, levels, held)| {
-            let held = held.filter(|held| held.limits)?;
+        .filter_map(|(source, levels, bottleneck)| {
+            let bottleneck = bottleneck.filter(|saturated| saturated.limits)?;
             Some(format!(
                 "{} ({}): {} {}",
                 format_levels(levels),
-                column.name(),
-                held.kind,
-                held.of.join(", ")
+                source.name(),
+                bottleneck.kind,
+                bottleneck.of.join(", ")
             ))
         })
         .collect();
-    if !held.is_empty() {
+    if !bottleneck_lines.is_empty() {
         let _ = writeln!(
             out,
             "<details><summary>What holds the model back, where something \
              does</summary>\n<p>{}</p></details>",
-            held.iter().map(|line| escape(line)).collect::<Vec<_>>().join("<br>")
+            bottleneck_lines.iter().map(|line| escape(line)).collect::<Vec<_>>().join("<br>")
         );
     }
     out

@@ -9,14 +9,14 @@ fn members_have_meters_if_they_or_the_balancers_level_say_so() {
     let experiment = fixture::experiment();
     let mut point = plan::points(&experiment, RunLength::Full).remove(0);
     let mut members = experiment.members.first().clone();
-    let said = |members: &MemberGroup, point: &ExperimentPoint, flag: &str| {
-        arguments_for(members, Duration::ZERO, point).iter().any(|said| said == flag)
+    let has_flag = |members: &MemberGroup, point: &ExperimentPoint, flag: &str| {
+        arguments_for(members, Duration::ZERO, point).iter().any(|argument| argument == flag)
     };
-    assert!(!said(&members, &point, "--meter"));
+    assert!(!has_flag(&members, &point, "--meter"));
     point.balancer.has_agents = true;
-    assert!(said(&members, &point, "--meter") && !said(&members, &point, "--iiop"));
+    assert!(has_flag(&members, &point, "--meter") && !has_flag(&members, &point, "--iiop"));
     point.protocol = LoadProtocol::Iiop;
-    assert!(!said(&members, &point, "--meter") && said(&members, &point, "--iiop"));
+    assert!(!has_flag(&members, &point, "--meter") && has_flag(&members, &point, "--iiop"));
     (members.meter, point.protocol) = (true, LoadProtocol::Http);
-    assert!(said(&members, &point, "--meter"));
+    assert!(has_flag(&members, &point, "--meter"));
 }

@@ -23,12 +23,12 @@ pub(super) enum AdminCommand {
 }
 
 /// Parses the order in a request for `/_plimsoll/REST`.
-pub(super) fn parse_command(method: &str, rest: &str) -> AdminCommand {
-    let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
+pub(super) fn parse_command(method: &str, command: &str) -> AdminCommand {
+    let factor = command.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
     match factor {
-        None if method == "GET" && rest == "count" => AdminCommand::Count,
-        None if method == "GET" && rest == "load" => AdminCommand::Load,
-        None if method == "POST" => rest
+        None if method == "GET" && command == "count" => AdminCommand::Count,
+        None if method == "GET" && command == "load" => AdminCommand::Load,
+        None if method == "POST" => command
             .strip_prefix("fail?")
             .and_then(parse_failure_mode)
             .map_or(AdminCommand::Unknown, AdminCommand::Fail),
@@ -39,60 +39,62 @@ pub(super) fn parse_command(method: &str, rest: &str) -> AdminCommand {
 
 /// Parses a query such as `rate=1&after=500us&with=close`. The defaults are to fail at once and with 500.
 fn parse_failure_mode(query: &str) -> Option<FailureMode> {
-    let mut failing =
+    let mut failure_mode =
         FailureMode { rate: f64::NAN, after: Some(Duration::ZERO), refusal: FailureResponse::Status(500) };
-    for (key, value) in query.split('&').map(|part| part.split_once('=').unwrap_or((part, ""))) {
+    for (key, value) in query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))) {
         match key {
-            "rate" => failing.rate = value.parse().ok()?,
-            "after" => failing.after = Some(units::parse_duration(value).ok()?),
-            "with" => failing.refusal = value.parse().ok()?,
+            "rate" => failure_mode.rate = value.parse().ok()?,
+            "after" => failure_mode.after = Some(units::parse_duration(value).ok()?),
+            "with" => failure_mode.refusal = value.parse().ok()?,
             _ => return None,
         }
     }
-    (0.0..=1.0).contains(&failing.rate).then_some(failing)
+    (0.0..=1.0).contains(&failure_mode.rate).then_some(failure_mode)
 }
 
 /// Executes the order and answers.
 pub(super) fn execute_command(
-    wire: &mut HttpConnection,
+    connection: &mut HttpConnection,
     member: &MemberState,
-    order: &AdminCommand,
+    command: &AdminCommand,
     is_head: bool,
-    keep: bool,
+    keep_alive: bool,
 ) {
-    match *order {
+    match *command {
         AdminCommand::Slow(factor) => {
-            member.work.set_slowdown(factor);
-            let body = serde_json::json!({ "member": member.name, "slow": member.work.slowdown_factor() });
-            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+            member.worker_pool.set_slowdown(factor);
+            let body =
+                serde_json::json!({ "member": member.name, "slow": member.worker_pool.slowdown_factor() });
+            connection.write_answer(member, 200, &format!("{body}\n"), is_head, !keep_alive);
         }
-        AdminCommand::Fail(failing) => {
-            member.failure_mode.set(failing);
-            let body = serde_json::json!({ "member": member.name, "fail": failing.rate });
-            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+        AdminCommand::Fail(failure_mode) => {
+            member.failure_mode.set(failure_mode);
+            let body = serde_json::json!({ "member": member.name, "fail": failure_mode.rate });
+            connection.write_answer(member, 200, &format!("{body}\n"), is_head, !keep_alive);
         }
         AdminCommand::Count => {
             let mut body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
             if member.spec.steps.is_some() {
-                let (threads, processor) = member.work.busy_times();
+                let (threads, processor) = member.worker_pool.busy_times();
                 body["threads"] = threads.into();
                 body["processor"] = processor.into();
                 body["values"] = serde_json::json!({ "in_flight": member.in_flight.get() });
             }
-            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+            connection.write_answer(member, 200, &format!("{body}\n"), is_head, !keep_alive);
         }
         AdminCommand::Load => {
             let in_flight = member.in_flight.get();
-            let (count, busy) = member.work.capacity_and_busy();
-            let used = member.recent_utilization.cores_in_use(member.start.elapsed().as_secs_f64(), busy);
-            let cpu = (used / count.max(f64::MIN_POSITIVE)).min(1.0);
+            let (capacity, busy) = member.worker_pool.capacity_and_busy();
+            let cores_in_use =
+                member.recent_utilization.cores_in_use(member.start.elapsed().as_secs_f64(), busy);
+            let cpu = (cores_in_use / capacity.max(f64::MIN_POSITIVE)).min(1.0);
             let body = serde_json::json!({
                 "member": member.name,
                 "busy": busy,
                 // The fields that an agent reports for processors.
-                "values": { "in_flight": in_flight, "cpu": cpu, "cpus": count },
+                "values": { "in_flight": in_flight, "cpu": cpu, "cpus": capacity },
             });
-            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+            connection.write_answer(member, 200, &format!("{body}\n"), is_head, !keep_alive);
         }
         AdminCommand::Unknown => {
             let body = format!(
@@ -101,7 +103,7 @@ pub(super) fn execute_command(
                  /_plimsoll/fail?rate=R with R from 0 to 1 and, if wanted, after=TIME and with=STATUS or \
                  with=close\n"
             );
-            wire.answer(member, 400, &body, is_head, !keep);
+            connection.write_answer(member, 400, &body, is_head, !keep_alive);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Helpers that write parts of an answer.
 
 /// Appends content, as a chunk or plainly. Empty content adds no chunk, which would end the body.
-pub(super) fn write_chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
-    if chunked && !data.is_empty() {
+pub(super) fn write_chunk(output: &mut Vec<u8>, data: &[u8], is_chunked: bool) {
+    if is_chunked && !data.is_empty() {
         output.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
         output.extend_from_slice(data);
         output.extend_from_slice(b"\r\n");

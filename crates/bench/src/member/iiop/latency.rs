@@ -7,7 +7,7 @@ use plimsoll_wire::giop::{
     SystemException,
 };
 
-use super::refusal;
+use super::write_exception;
 use crate::member::MemberState;
 
 /// The repository id of the object's type.
@@ -24,23 +24,23 @@ const FORBIDDEN: SystemException<'static> = SystemException {
 /// Performs an operation and appends its reply; a oneway has none.
 pub(super) fn reply(
     out: &mut Vec<u8>,
-    form: MessageFormat,
+    format: MessageFormat,
     request: &GiopRequest<'_>,
     member: &MemberState,
     contexts: &[ServiceContext<'_>],
 ) {
-    let mut arguments = request.argument_reader(form.order);
-    let result = match perform(request.operation, &mut arguments, form.version, member) {
+    let mut arguments = request.argument_reader(format.order);
+    let result = match perform(request.operation, &mut arguments, format.version, member) {
         Ok(result) => result,
         Err(_) => OperationResult::Failed(SystemException::MARSHAL),
     };
     let status = match &result {
-        OperationResult::Failed(why) => return refusal(out, form, request, why),
+        OperationResult::Failed(exception) => return write_exception(out, format, request, exception),
         OperationResult::Oops => ReplyStatus::UserException,
         _ => ReplyStatus::NoException,
     };
     if request.expected_response != ExpectedResponse::Oneway {
-        write::reply(out, form, request.id, status, contexts, |writer| result.write(member, writer));
+        write::reply(out, format, request.id, status, contexts, |writer| result.write(member, writer));
     }
 }
 
@@ -75,15 +75,15 @@ fn perform<'m>(
     Ok(match operation {
         b"is_prime" => OperationResult::Bool(is_prime(arguments.u32()?)),
         b"echo" => OperationResult::Text(arguments.string()?),
-        b"echo_wide" => wide(arguments, version)?,
+        b"echo_wide" => echo_wide(arguments, version)?,
         b"half" => OperationResult::Double(arguments.f64()? / 2.0),
         b"blob" => OperationResult::Octets(arguments.octets()?),
         b"note" => {
             arguments.u32()?;
-            member.oneways.set(member.oneways.get().wrapping_add(1));
+            member.oneway_count.set(member.oneway_count.get().wrapping_add(1));
             OperationResult::Nothing
         }
-        b"noted" => OperationResult::Long(member.oneways.get()),
+        b"noted" => OperationResult::Long(member.oneway_count.get()),
         b"fail" if arguments.bool()? => OperationResult::Oops,
         b"fail" => OperationResult::Failed(FORBIDDEN),
         b"who" => OperationResult::Name,
@@ -104,7 +104,10 @@ fn perform<'m>(
 /// | 1.0 | wide strings do not exist: MARSHAL |
 /// | 1.1 | in bytes or in characters, depending on the sender: the rest of the message is taken |
 /// | 1.2 | in bytes |
-fn wide<'m>(arguments: &mut CdrReader<'m>, version: GiopVersion) -> Result<OperationResult<'m>, GiopError> {
+fn echo_wide<'m>(
+    arguments: &mut CdrReader<'m>,
+    version: GiopVersion,
+) -> Result<OperationResult<'m>, GiopError> {
     if version == GiopVersion::V1_0 {
         return Ok(OperationResult::Failed(SystemException::MARSHAL));
     }

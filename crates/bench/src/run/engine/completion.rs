@@ -12,23 +12,23 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     /// Handles a complete answer.
     pub(super) fn complete(&mut self, record: &mut RunRecord, slot: u32, answer: &TargetAnswer) {
         let Some(connection) = self.slots.connection(slot) else { return };
-        let Some(job) = connection.request.take() else { return };
+        let Some(request) = connection.request.take() else { return };
         self.in_flight -= 1;
         let now = Instant::now();
-        let latency = now.saturating_duration_since(job.due);
+        let latency = now.saturating_duration_since(request.due);
         let member = answer.member.as_ref();
         match answer.failure {
-            None => record.record_success(member, latency, now.saturating_duration_since(job.sent_at)),
-            Some(fault) => {
-                record.record_failure(member, fault, latency.max(self.limits.timeout));
+            None => record.record_success(member, latency, now.saturating_duration_since(request.sent_at)),
+            Some(failure) => {
+                record.record_failure(member, failure, latency.max(self.limits.timeout));
                 record.record_exception(answer.reason.as_ref());
             }
         }
         // If the answer precedes the end of the request, the rest of the request would block the connection.
-        let stays =
-            self.limits.reuse_connections && answer.reusable && !connection.half_closed && job.is_sent();
+        let keeps_connection =
+            self.limits.reuse_connections && answer.reusable && !connection.half_closed && request.is_sent();
         self.delay_client(self.limits.think_time);
-        if stays {
+        if keeps_connection {
             return self.slots.release(slot);
         }
         if let Some(connection) = self.slots.remove(slot) {
@@ -38,21 +38,21 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
 
     /// Handles the failure of a connection's request. A redirected request that reaches no server goes back.
     /// A request that cannot reach its picked member goes to another pick.
-    pub(super) fn fail_request(&mut self, record: &mut RunRecord, slot: u32, fault: FailureKind) {
-        let unsent = matches!(fault, FailureKind::Connect | FailureKind::ConnectTimeout);
-        if unsent
+    pub(super) fn fail_request(&mut self, record: &mut RunRecord, slot: u32, failure: FailureKind) {
+        let is_unsent = matches!(failure, FailureKind::Connect | FailureKind::ConnectTimeout);
+        if is_unsent
             && self
                 .slots
                 .connection(slot)
                 .is_some_and(|connection| connection.address_index != connection.route)
         {
-            return self.redirect(record, slot, None, fault);
+            return self.redirect(record, slot, None, failure);
         }
         let route = self.slots.connection(slot).map(|connection| connection.route);
-        if let (Some(job), Some(route)) = (self.remove_connection(record, slot), route)
-            && let Some(job) = self.pick_another(record, route, job, fault)
+        if let (Some(request), Some(route)) = (self.remove_connection(record, slot), route)
+            && let Some(request) = self.pick_another(record, route, request, failure)
         {
-            self.record_lost(record, &job, fault);
+            self.record_lost(record, &request, failure);
         }
     }
 
@@ -62,22 +62,22 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
         &mut self,
         record: &mut RunRecord,
         slot: u32,
-        place: Option<usize>,
-        fault: FailureKind,
+        address_index: Option<usize>,
+        failure: FailureKind,
     ) {
         let Some(mut connection) = self.slots.remove(slot) else { return };
         let route = connection.route;
-        let Some(mut job) = connection.request.take() else { return };
-        record.returned_sessions += u64::from(place.is_none() && connection.address_index != route);
+        let Some(mut request) = connection.request.take() else { return };
+        record.returned_sessions += u64::from(address_index.is_none() && connection.address_index != route);
         self.close_connection(connection);
-        let place = place.unwrap_or(route);
-        let Some(bytes) = self.target.request_for_address(&mut job.state, place) else {
-            return self.record_lost(record, &job, fault);
+        let address_index = address_index.unwrap_or(route);
+        let Some(bytes) = self.target.request_for_address(&mut request.state, address_index) else {
+            return self.record_lost(record, &request, failure);
         };
-        (job.bytes, job.written, job.is_connecting) = (bytes, 0, false);
+        (request.bytes, request.written, request.is_connecting) = (bytes, 0, false);
         self.in_flight -= 1;
-        let due = job.due;
-        if !self.send_on_new_connection(record, route, place, Instant::now(), job) {
+        let due = request.due;
+        if !self.send_on_new_connection(record, route, address_index, Instant::now(), request) {
             record.record_failure(None, FailureKind::Unsent, due.elapsed().max(self.limits.timeout));
             self.pause_client();
         }
@@ -106,9 +106,14 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     }
 
     /// Counts a request as failed that is no longer on a connection.
-    fn record_lost(&mut self, record: &mut RunRecord, job: &ActiveRequest<T::State>, fault: FailureKind) {
+    fn record_lost(
+        &mut self,
+        record: &mut RunRecord,
+        request: &ActiveRequest<T::State>,
+        failure: FailureKind,
+    ) {
         self.in_flight -= 1;
-        record.record_failure(None, fault, job.due.elapsed().max(self.limits.timeout));
+        record.record_failure(None, failure, request.due.elapsed().max(self.limits.timeout));
         self.pause_client();
     }
 }

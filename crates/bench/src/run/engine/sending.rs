@@ -7,67 +7,67 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::super::connection_slots::{ActiveRequest, ClientConnection, SlotKey};
-use super::{Engine, FailureKind, PendingRequest, RunRecord, is_up};
+use super::{Engine, FailureKind, PendingRequest, RunRecord, is_established};
 use crate::target::{RequestTarget, TargetRequest, Transport};
 
 /// The maximum length of requests that leave in one segment, which Nagle's algorithm cannot hold back.
-const SEGMENT: usize = 1400;
+const MAX_SEGMENT_BYTES: usize = 1400;
 
 impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     /// Sends a request on an idle connection or a new one; returns `false` if there is none.
     pub(in crate::run) fn send(
         &mut self,
         record: &mut RunRecord,
-        waiting: PendingRequest<T::State>,
+        pending: PendingRequest<T::State>,
         now: Instant,
     ) -> bool {
         let PendingRequest {
             due,
-            picker_asked_at: asked,
-            failed_picks: tries,
+            picker_asked_at,
+            failed_picks,
             request: TargetRequest { route, bytes, state },
-        } = waiting;
-        let left = asked.unwrap_or(now);
-        let mut job = ActiveRequest {
-            is_connecting: false,
-            due,
-            sent_at: left,
-            failed_picks: tries,
-            bytes,
-            written: 0,
-            state,
-        };
+        } = pending;
+        let sent_at = picker_asked_at.unwrap_or(now);
+        let mut request =
+            ActiveRequest { is_connecting: false, due, sent_at, failed_picks, bytes, written: 0, state };
         // All allowed sessions are opened, and each sends equally many requests.
-        let sessions = self.target.has_sessions();
-        let begins =
-            sessions && self.limits.max_connections.is_some_and(|most| self.slots.connection_count() < most);
-        while !begins
-            && let Some(slot) =
-                if sessions { self.slots.take_random_idle(route) } else { self.slots.take_last_idle(route) }
+        let has_sessions = self.target.has_sessions();
+        let opens_connection = has_sessions
+            && self
+                .limits
+                .max_connections
+                .is_some_and(|max_connections| self.slots.connection_count() < max_connections);
+        while !opens_connection
+            && let Some(slot) = if has_sessions {
+                self.slots.take_random_idle(route)
+            } else {
+                self.slots.take_last_idle(route)
+            }
         {
             let Some(connection) = self.slots.connection(slot) else { continue };
-            let first = job.bytes.clone();
+            let original_bytes = request.bytes.clone();
             if connection.address_index != route
-                && let Some(bytes) = self.target.request_for_address(&mut job.state, connection.address_index)
+                && let Some(bytes) =
+                    self.target.request_for_address(&mut request.state, connection.address_index)
             {
-                job.bytes = bytes;
+                request.bytes = bytes;
             }
             // A connection that its peer has closed meanwhile has accepted nothing: another is tried.
-            if job.write(&connection.socket) {
-                let key = self.slots.assign(slot, job);
+            if request.write(&connection.socket) {
+                let key = self.slots.assign(slot, request);
                 self.count_sent(due, key);
                 return true;
             }
             self.remove_connection(record, slot);
-            job.written = 0;
-            job.bytes = first;
+            request.written = 0;
+            request.bytes = original_bytes;
         }
         if self.slots.connection_count() >= self.max_connections
             && let Some(slot) = self.slots.take_any_idle()
         {
             self.slots.remove(slot);
         }
-        self.send_on_new_connection(record, route, route, now, job)
+        self.send_on_new_connection(record, route, route, now, request)
     }
 
     /// Sends a request on a new connection to one of the addresses; returns `false` if there is none.
@@ -75,20 +75,21 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
         &mut self,
         record: &mut RunRecord,
         route: usize,
-        place: usize,
+        address_index: usize,
         now: Instant,
-        job: ActiveRequest<T::State>,
+        request: ActiveRequest<T::State>,
     ) -> bool {
-        let due = job.due;
+        let due = request.due;
         // A failure here means that this side lacks a socket, a port or memory: the server is not the cause.
-        match self.open_connection(route, place, job) {
-            Ok((key, connecting)) => {
+        match self.open_connection(route, address_index, request) {
+            Ok((key, connect_state)) => {
                 self.count_sent(due, key);
-                match connecting {
+                match connect_state {
                     ConnectState::InProgress => {
                         let deadline = now + self.limits.connect_timeout;
                         let slots = &self.slots;
-                        self.connect_deadlines.push(deadline, key, self.in_flight, |key| is_up(slots, key));
+                        self.connect_deadlines
+                            .push(deadline, key, self.in_flight, |key| is_established(slots, key));
                     }
                     ConnectState::Established => {}
                     ConnectState::Refused => self.fail_request(record, key.slot, FailureKind::Connect),
@@ -103,31 +104,31 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     fn open_connection(
         &mut self,
         route: usize,
-        place: usize,
-        mut job: ActiveRequest<T::State>,
+        address_index: usize,
+        mut request: ActiveRequest<T::State>,
     ) -> io::Result<(SlotKey, ConnectState)> {
         let address = match &self.pending_picks {
-            Some(picks) => picks.address(place),
-            None => self.target.addresses()[place],
+            Some(pending_picks) => pending_picks.address(address_index),
+            None => self.target.addresses()[address_index],
         };
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (socket, outcome) = match self.target.transport() {
+        let (socket, connect_result) = match self.target.transport() {
             Transport::Tcp => {
                 let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
-                if self.limits.reuse_connections || job.bytes.len() > SEGMENT {
+                if self.limits.reuse_connections || request.bytes.len() > MAX_SEGMENT_BYTES {
                     sockopt::set_tcp_nodelay(&socket, true)?;
                 }
-                let outcome = net::connect(&socket, &address);
-                (socket, outcome)
+                let connect_result = net::connect(&socket, &address);
+                (socket, connect_result)
             }
             Transport::Udp => {
                 let socket = net::socket_with(family, SocketType::DGRAM, flags, None)?;
-                let outcome = net::connect(&socket, &address);
-                (socket, outcome)
+                let connect_result = net::connect(&socket, &address);
+                (socket, connect_result)
             }
         };
-        let connecting = match outcome {
+        let connect_state = match connect_result {
             Ok(()) => ConnectState::Established,
             Err(Errno::INPROGRESS) => ConnectState::InProgress,
             Err(error @ (Errno::ADDRNOTAVAIL | Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) => {
@@ -135,21 +136,21 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
             }
             Err(_) => ConnectState::Refused,
         };
-        job.is_connecting = connecting == ConnectState::InProgress;
-        if connecting == ConnectState::Established
-            && !job.write(&socket)
+        request.is_connecting = connect_state == ConnectState::InProgress;
+        if connect_state == ConnectState::Established
+            && !request.write(&socket)
             && self.target.transport() == Transport::Udp
         {
             // The datagram is too long. A stream that refuses bytes fails when it is read.
             return Err(Errno::MSGSIZE.into());
         }
-        let key = self.slots.insert(ClientConnection::new(socket, route, place, job));
-        let Some(connection) = self.slots.connection(key.slot) else { return Ok((key, connecting)) };
-        if let Err(error) = self.poll.add(&connection.socket, key) {
+        let key = self.slots.insert(ClientConnection::new(socket, route, address_index, request));
+        let Some(connection) = self.slots.connection(key.slot) else { return Ok((key, connect_state)) };
+        if let Err(error) = self.reactor.add(&connection.socket, key) {
             self.slots.remove(key.slot);
             return Err(error);
         }
-        Ok((key, connecting))
+        Ok((key, connect_state))
     }
 
     /// Counts a request as sent.
@@ -157,7 +158,7 @@ impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
         self.in_flight += 1;
         let slots = &self.slots;
         let deadline = due + self.limits.timeout;
-        self.requests.push(deadline, key, self.in_flight, |key| slots.request(key).is_none());
+        self.request_deadlines.push(deadline, key, self.in_flight, |key| slots.request(key).is_none());
     }
 }
 

@@ -33,21 +33,21 @@ impl KnownNode {
 }
 
 impl NodeDirectory {
-    pub(super) fn with_seeds(daemons: impl Iterator<Item = KnownNode>) -> Self {
-        let seeds: Vec<KnownNode> = daemons.take(MAX_NODES).collect();
+    pub(super) fn with_seeds(nodes: impl Iterator<Item = KnownNode>) -> Self {
+        let seeds: Vec<KnownNode> = nodes.take(MAX_NODES).collect();
         Self { listed: seeds.clone(), seeds }
     }
 
     /// Sets the daemons of a table.
-    pub(super) fn set_listed(&mut self, mut listed: Vec<KnownNode>) {
-        listed.truncate(MAX_NODES);
+    pub(super) fn set_listed(&mut self, mut nodes: Vec<KnownNode>) {
+        nodes.truncate(MAX_NODES);
         // A silent daemon stays so under its number.
-        for known in &mut listed {
-            if let Some(old) = self.entries(known.address).next() {
-                (known.unanswered, known.avoided_until) = (old.unanswered, old.avoided_until);
+        for node in &mut nodes {
+            if let Some(previous) = self.entries(node.address).next() {
+                (node.unanswered, node.avoided_until) = (previous.unanswered, previous.avoided_until);
             }
         }
-        self.listed = listed;
+        self.listed = nodes;
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -56,27 +56,27 @@ impl NodeDirectory {
 
     /// Returns the addresses of all of them.
     pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        let listed = |seed: &&KnownNode| self.listed.iter().any(|known| known.address == seed.address);
-        let seeds = self.seeds.iter().filter(move |seed| !listed(seed));
-        self.listed.iter().chain(seeds).map(|known| known.address)
+        let is_listed = |seed: &&KnownNode| self.listed.iter().any(|node| node.address == seed.address);
+        let seeds = self.seeds.iter().filter(move |seed| !is_listed(seed));
+        self.listed.iter().chain(seeds).map(|node| node.address)
     }
 
     /// Returns `true` if it is known, and not avoided.
     pub(super) fn is_usable(&mut self, now: Time, address: SocketAddr) -> bool {
-        self.entries(address).next().is_some_and(|known| known.avoided_until <= now)
+        self.entries(address).next().is_some_and(|node| node.avoided_until <= now)
     }
 
     /// Records that it answered.
     pub(super) fn record_answer(&mut self, now: Time, address: SocketAddr) {
-        self.entries(address).for_each(|known| (known.unanswered, known.avoided_until) = (0, now));
+        self.entries(address).for_each(|node| (node.unanswered, node.avoided_until) = (0, now));
     }
 
     /// Records that it did not answer; after `most` times in a row it is avoided until then.
-    pub(super) fn record_silence(&mut self, address: SocketAddr, most: u8, until: Time) {
-        for known in self.entries(address) {
-            known.unanswered = known.unanswered.saturating_add(1);
-            if known.unanswered >= most {
-                known.avoided_until = until;
+    pub(super) fn record_silence(&mut self, address: SocketAddr, max_unanswered: u8, until: Time) {
+        for node in self.entries(address) {
+            node.unanswered = node.unanswered.saturating_add(1);
+            if node.unanswered >= max_unanswered {
+                node.avoided_until = until;
             }
         }
     }
@@ -87,24 +87,24 @@ impl NodeDirectory {
         &self,
         now: Time,
         bits: u64,
-        asked: Option<SocketAddr>,
-        avoided: impl Fn(&u16) -> bool,
+        last_target: Option<SocketAddr>,
+        is_avoided: impl Fn(&u16) -> bool,
     ) -> Option<SocketAddr> {
-        let good = |known: &&KnownNode| {
-            Some(known.address) != asked
-                && known.avoided_until <= now
-                && !known.member.as_ref().is_some_and(&avoided)
+        let is_usable = |node: &&KnownNode| {
+            Some(node.address) != last_target
+                && node.avoided_until <= now
+                && !node.member.as_ref().is_some_and(&is_avoided)
         };
-        let drawn = |known: Vec<&KnownNode>| {
-            known.get((bits % known.len().max(1) as u64) as usize).map(|known| known.address)
+        let draw = |node: Vec<&KnownNode>| {
+            node.get((bits % node.len().max(1) as u64) as usize).map(|node| node.address)
         };
-        drawn(self.listed.iter().filter(good).collect())
-            .or_else(|| drawn(self.seeds.iter().filter(good).collect()))
-            .or_else(|| drawn(self.listed.iter().collect()))
+        draw(self.listed.iter().filter(is_usable).collect())
+            .or_else(|| draw(self.seeds.iter().filter(is_usable).collect()))
+            .or_else(|| draw(self.listed.iter().collect()))
     }
 
     /// Returns the entries of an address: two for an initial one in the table.
     fn entries(&mut self, address: SocketAddr) -> impl Iterator<Item = &mut KnownNode> {
-        self.listed.iter_mut().chain(&mut self.seeds).filter(move |known| known.address == address)
+        self.listed.iter_mut().chain(&mut self.seeds).filter(move |node| node.address == address)
     }
 }

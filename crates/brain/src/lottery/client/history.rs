@@ -10,7 +10,7 @@ const MAX_HISTORY: usize = 4096;
 /// The member named for each request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnswerHistory {
-    named: BTreeMap<u64, u16>,
+    first_members: BTreeMap<u64, u16>,
     order: VecDeque<u64>,
     /// The requests for which a second member was named.
     pub(super) answered_twice: u64,
@@ -22,17 +22,17 @@ impl AnswerHistory {
         if self.order.len() >= MAX_HISTORY
             && let Some(oldest) = self.order.pop_front()
         {
-            self.named.remove(&oldest);
+            self.first_members.remove(&oldest);
         }
-        self.named.insert(id, member);
+        self.first_members.insert(id, member);
         self.order.push_back(id);
     }
 
     /// Records an answer to a request that does not wait any more.
     pub(super) fn record_repeat(&mut self, id: u64, member: u16) {
-        if self.named.get(&id).is_some_and(|first| *first != member) {
+        if self.first_members.get(&id).is_some_and(|first_member| *first_member != member) {
             // A third one does not count again.
-            self.named.remove(&id);
+            self.first_members.remove(&id);
             self.answered_twice += 1;
         }
     }
@@ -44,21 +44,21 @@ mod tests {
 
     #[test]
     fn a_second_member_counts_once() {
-        let mut past = AnswerHistory::default();
-        past.record_first(1, 7);
-        past.record_repeat(1, 7);
-        past.record_repeat(2, 9);
-        assert_eq!(past.answered_twice, 0, "the same again, and one that was never answered");
-        past.record_repeat(1, 8);
-        past.record_repeat(1, 9);
-        assert_eq!(past.answered_twice, 1);
+        let mut history = AnswerHistory::default();
+        history.record_first(1, 7);
+        history.record_repeat(1, 7);
+        history.record_repeat(2, 9);
+        assert_eq!(history.answered_twice, 0, "the same again, and one that was never answered");
+        history.record_repeat(1, 8);
+        history.record_repeat(1, 9);
+        assert_eq!(history.answered_twice, 1);
         for id in 10..10 + 2 * MAX_HISTORY as u64 {
-            past.record_first(id, 7);
+            history.record_first(id, 7);
         }
-        assert_eq!((past.named.len(), past.order.len()), (MAX_HISTORY, MAX_HISTORY));
-        past.record_repeat(10, 8);
-        assert_eq!(past.answered_twice, 1, "forgotten");
-        past.record_repeat(9 + 2 * MAX_HISTORY as u64, 8);
-        assert_eq!(past.answered_twice, 2);
+        assert_eq!((history.first_members.len(), history.order.len()), (MAX_HISTORY, MAX_HISTORY));
+        history.record_repeat(10, 8);
+        assert_eq!(history.answered_twice, 1, "forgotten");
+        history.record_repeat(9 + 2 * MAX_HISTORY as u64, 8);
+        assert_eq!(history.answered_twice, 2);
     }
 }

@@ -32,9 +32,13 @@ impl LotteryNode {
     /// Sets whether the server can serve a service now, which is `true` at first. If not, no client is sent
     /// to it; when it can again it comes back slowly.
     pub fn set_ready(&mut self, now: Time, service: u32, ready: bool) {
-        let Some(local) = self.services.iter_mut().find(|local| local.service == service) else { return };
-        if local.ready != ready {
-            (local.ready, local.since) = (ready, now);
+        let Some(local_service) =
+            self.services.iter_mut().find(|local_service| local_service.service == service)
+        else {
+            return;
+        };
+        if local_service.ready != ready {
+            (local_service.ready, local_service.since) = (ready, now);
             self.next_report = now;
         }
     }
@@ -42,12 +46,14 @@ impl LotteryNode {
     /// Holds a service, so that no client is sent to it whatever the server's state, or releases it slowly.
     /// It is the equivalent of [`set_draining`](Self::set_draining) for one service, and lasts through
     /// changes. Returns `false` if there is no such service.
-    pub fn hold(&mut self, now: Time, service: u32, held: bool) -> bool {
-        let Some(local) = self.services.iter_mut().find(|local| local.service == service) else {
+    pub fn hold(&mut self, now: Time, service: u32, is_held: bool) -> bool {
+        let Some(local_service) =
+            self.services.iter_mut().find(|local_service| local_service.service == service)
+        else {
             return false;
         };
-        if local.held != held {
-            (local.held, local.since) = (held, now);
+        if local_service.held != is_held {
+            (local_service.held, local_service.since) = (is_held, now);
             self.next_report = now;
         }
         true
@@ -58,27 +64,29 @@ impl LotteryNode {
     pub fn apply_change(&mut self, now: Time, change: NodeConfigChange, incarnation: u32) -> bool {
         let NodeConfigChange { mut offers, key, ttl, slow_start, rate, burst } = change;
         offers.truncate(MAX_SERVICES);
-        let sized = offers != self.config.offers;
-        let news = !is_same_offer(&offers, &self.config.offers);
-        if news && incarnation <= self.config.incarnation {
+        let offers_changed = offers != self.config.offers;
+        let needs_incarnation = !is_same_offer(&offers, &self.config.offers);
+        if needs_incarnation && incarnation <= self.config.incarnation {
             return false;
         }
         (self.config.ttl, self.config.slow_start) = (ttl, slow_start);
         (self.config.rate, self.config.burst, self.config.key) = (rate, burst, key);
         self.source_limits.set_rate(rate, burst);
-        if sized {
-            let before = core::mem::take(&mut self.services);
-            let local =
-                |offer: &ServiceOffer| match before.iter().find(|local| local.service == offer.service) {
-                    Some(local) => LocalService { capacity: offer.capacity, ..local.clone() },
-                    None => LocalService::new(offer, now),
-                };
-            self.services = offers.iter().map(local).collect();
+        if offers_changed {
+            let previous_services = core::mem::take(&mut self.services);
+            let service_for = |offer: &ServiceOffer| match previous_services
+                .iter()
+                .find(|local_service| local_service.service == offer.service)
+            {
+                Some(local_service) => LocalService { capacity: offer.capacity, ..local_service.clone() },
+                None => LocalService::new(offer, now),
+            };
+            self.services = offers.iter().map(service_for).collect();
             self.config.offers = offers;
             self.describe_self();
             self.next_report = now;
         }
-        if news {
+        if needs_incarnation {
             let since = self.since;
             self.rejoin(now, incarnation);
             self.since = since;
@@ -88,12 +96,11 @@ impl LotteryNode {
 }
 
 /// Returns `true` if they are equal except for the capacities.
-fn is_same_offer(some: &[ServiceOffer], others: &[ServiceOffer]) -> bool {
-    some.len() == others.len()
-        && some
-            .iter()
-            .zip(others)
-            .all(|(one, other)| ServiceOffer { capacity: other.capacity, ..one.clone() } == *other)
+fn is_same_offer(left: &[ServiceOffer], right: &[ServiceOffer]) -> bool {
+    left.len() == right.len()
+        && left.iter().zip(right).all(|(left_offer, right_offer)| {
+            ServiceOffer { capacity: right_offer.capacity, ..left_offer.clone() } == *right_offer
+        })
 }
 
 impl LocalService {

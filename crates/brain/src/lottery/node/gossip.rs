@@ -64,34 +64,35 @@ impl LotteryNode {
 
     /// Sends a report; from now on it draws with the reported weights.
     fn send_report(&mut self, now: Time) {
-        let services = self.services.iter_mut().map(|local| {
-            local.sent_weight = local.weight(self.since, now, self.config.slow_start);
+        let services = self.services.iter_mut().map(|local_service| {
+            local_service.sent_weight = local_service.weight(self.since, now, self.config.slow_start);
             ServiceState {
-                service: local.service,
-                capacity: local.capacity,
-                weight: local.sent_weight,
-                load: local.gauge.load(now).unwrap_or(UNKNOWN_LOAD),
-                in_flight: local.in_flight,
+                service: local_service.service,
+                capacity: local_service.capacity,
+                weight: local_service.sent_weight,
+                load: local_service.gauge.load(now).unwrap_or(UNKNOWN_LOAD),
+                in_flight: local_service.in_flight,
             }
         });
         let services: Vec<ServiceState> = services.collect();
         self.seq = self.seq.saturating_add(1);
         let ids = self.recent.iter().rev().take(MAX_IDS).map(|(id, _)| *id).collect();
-        for (_, listed) in self.recent.iter_mut().rev().take(MAX_IDS) {
-            *listed += 1;
+        for (_, list_count) in self.recent.iter_mut().rev().take(MAX_IDS) {
+            *list_count += 1;
         }
-        self.recent.retain(|(_, listed)| *listed < LISTING_REPORTS);
+        self.recent.retain(|(_, list_count)| *list_count < LISTING_REPORTS);
         let (member, incarnation, seq) = (self.config.member, self.config.incarnation, self.seq);
-        let (state, heard) = (self.state, Vec::new());
-        let mut report = NodeReport { member, incarnation, seq, state, digest: 0, services, ids, heard };
+        let (state, relayed_reports) = (self.state, Vec::new());
+        let mut report =
+            NodeReport { member, incarnation, seq, state, digest: 0, services, ids, heard: relayed_reports };
         self.table.record_report(now, &report);
         report.digest = self.table.digest;
         self.statistics.reports += 1;
         self.distribute_report(now, report);
         self.last_report = now;
         // Daemons that start together must not report together.
-        let spread = 0.9 + 0.2 * unit(mix(self.config.seed ^ mix(u64::from(seq))));
-        self.next_report = now + self.config.interval.mul_f64(spread);
+        let jitter = 0.9 + 0.2 * unit(mix(self.config.seed ^ mix(u64::from(seq))));
+        self.next_report = now + self.config.interval.mul_f64(jitter);
     }
 
     /// Sends a report to all, or to the next destinations, with relayed reports.
@@ -99,17 +100,19 @@ impl LotteryNode {
         if self.config.multicast {
             return self.send(MessageTarget::AllNodes, LotteryMessage::Report(report));
         }
-        let audience = self.fanout.target_count(now, &report, self.table.node_addresses().count());
+        let target_count = self.fanout.target_count(now, &report, self.table.node_addresses().count());
         // Also in reports to all, as daemons that were away need them most.
         report.heard = self.table.reports_to_relay(now, report.relay_capacity());
-        let Some(count) = audience else {
+        let Some(count) = target_count else {
             return self.send(MessageTarget::AllNodes, LotteryMessage::Report(report));
         };
         for _ in 0..count {
             let seed = self.config.seed;
             let Some(member) = self.fanout.next_target(seed, self.table.peer_ids()) else { return };
             // One that has left since the round began.
-            let Some(to) = self.table.description(member).map(|listed| listed.address) else { continue };
+            let Some(to) = self.table.description(member).map(|description| description.address) else {
+                continue;
+            };
             self.send(MessageTarget::Address(to), LotteryMessage::Report(report.clone()));
         }
     }
@@ -147,24 +150,28 @@ impl LotteryNode {
     }
 
     /// Handles relayed reports.
-    fn handle_relayed(&mut self, now: Time, from: SocketAddr, heard: &[RelayedReport]) {
-        let (mut strangers, mut later) = (false, None);
-        for said in heard.iter().filter(|said| said.member != self.config.member) {
-            self.table.supersede(said.member, said.incarnation, None);
-            match self.table.record_relayed(now, said) {
-                ReportNovelty::UnknownMember => strangers = true,
+    fn handle_relayed(&mut self, now: Time, from: SocketAddr, reports: &[RelayedReport]) {
+        let (mut has_unknown, mut updated_address) = (false, None);
+        for report in reports.iter().filter(|report| report.member != self.config.member) {
+            self.table.supersede(report.member, report.incarnation, None);
+            match self.table.record_relayed(now, report) {
+                ReportNovelty::UnknownMember => has_unknown = true,
                 ReportNovelty::Fresh => self.statistics.heard += 1,
                 ReportNovelty::NewIncarnation => {
                     self.statistics.heard += 1;
-                    later = self.table.description(said.member).map(|listed| listed.address).or(later);
+                    updated_address = self
+                        .table
+                        .description(report.member)
+                        .map(|description| description.address)
+                        .or(updated_address);
                 }
                 // Most relayed reports are known.
                 ReportNovelty::Stale => {}
             }
         }
         // The relaying daemon may not know either what a member offers in its later life.
-        if let Some(daemon) = later.or_else(|| strangers.then_some(from)) {
-            self.query_table(now, daemon);
+        if let Some(address) = updated_address.or_else(|| has_unknown.then_some(from)) {
+            self.query_table(now, address);
         }
     }
 
@@ -174,8 +181,9 @@ impl LotteryNode {
     /// If that is not known here its daemon is queried. It is to be called again as long as it holds: a query
     /// may be lost.
     pub fn member_alive(&mut self, now: Time, member: u16, incarnation: u32, address: SocketAddr) {
-        let known = self.table.incarnation(member).is_some_and(|known| known >= incarnation);
-        if member == self.config.member || known {
+        let is_known =
+            self.table.incarnation(member).is_some_and(|known_incarnation| known_incarnation >= incarnation);
+        if member == self.config.member || is_known {
             return;
         }
         self.query_table(now, address);
@@ -183,20 +191,22 @@ impl LotteryNode {
 
     /// Requests the table of a daemon, unless another request is open, or it was queried too often: it may
     /// not even be one.
-    fn query_table(&mut self, now: Time, daemon: SocketAddr) {
-        if self.open_fetch.is_some_and(|fetched| now.since(fetched.at) < FETCH_TIMEOUT) {
+    fn query_table(&mut self, now: Time, address: SocketAddr) {
+        if self.open_fetch.is_some_and(|open_fetch| now.since(open_fetch.at) < FETCH_TIMEOUT) {
             return;
         }
-        if self.unknown_source_limits.admit(now, daemon.ip(), 1) {
-            self.fetch_part(now, daemon, 0);
+        if self.unknown_source_limits.admit(now, address.ip(), 1) {
+            self.fetch_part(now, address, 0);
         } else {
             self.statistics.rate_limited += 1;
         }
     }
 
     pub(super) fn handle_commit(&mut self, now: Time, commit: &AnswerCommit) {
-        let known = self.table.incarnation(commit.member);
-        if commit.member == self.config.member || known.is_none_or(|known| commit.incarnation < known) {
+        let known_incarnation = self.table.incarnation(commit.member);
+        if commit.member == self.config.member
+            || known_incarnation.is_none_or(|known_incarnation| commit.incarnation < known_incarnation)
+        {
             return;
         }
         for id in commit.ids.iter().take(MAX_IDS) {
@@ -205,28 +215,28 @@ impl LotteryNode {
     }
 
     /// Records that `member` has answered request `id`. `committed`: by a commit, not by a report.
-    fn record_answer(&mut self, now: Time, member: u16, id: u64, committed: bool) {
+    fn record_answer(&mut self, now: Time, member: u16, id: u64, by_commit: bool) {
         let record = self.dedup.find_or_insert(now, id);
-        let before = record.committed_by();
-        let first = before.is_none();
-        let won = record.answer.is_some();
+        let previous_commit = record.committed_by();
+        let is_first = previous_commit.is_none();
+        let has_answered = record.answer.is_some();
         let mut delay = None;
-        match before {
-            Some((by, when)) if by == member => {
+        match previous_commit {
+            Some((committer, committed_at)) if committer == member => {
                 // Two commits arrived, so the first to arrive was the first sent. If one of them had been
                 // lost, the delay of the other would be unknown, and a step that sets the pause between them
                 // would feed on it.
-                if committed {
+                if by_commit {
                     // A winner that only got the second attempt waited for the client.
                     if record.take_expected(member) && record.attempt == 0 {
-                        delay = Some(when.since(record.since));
+                        delay = Some(committed_at.since(record.since));
                     }
                     record.record_commit(member, now);
                 }
             }
             _ => record.record_commit(member, now),
         }
-        self.statistics.duplicates += u64::from(first && won);
+        self.statistics.duplicates += u64::from(is_first && has_answered);
         if let Some(delay) = delay {
             self.record_commit_delay(delay);
         }
@@ -245,7 +255,7 @@ impl LotteryNode {
         &mut self,
         now: Time,
         from: SocketAddr,
-        back: MessageTarget,
+        reply_to: MessageTarget,
         fetch: TableFetch,
     ) {
         if fetch.generation == self.table.generation {
@@ -255,8 +265,8 @@ impl LotteryNode {
             self.statistics.rate_limited += 1;
             return;
         }
-        if let Some(part) = self.table.table_part(fetch) {
-            self.send(back, LotteryMessage::Table(part));
+        if let Some(table_part) = self.table.table_part(fetch) {
+            self.send(reply_to, LotteryMessage::Table(table_part));
         }
     }
 
@@ -266,8 +276,8 @@ impl LotteryNode {
         &mut self,
         now: Time,
         from: SocketAddr,
-        back: MessageTarget,
-        look: CandidateQuery,
+        reply_to: MessageTarget,
+        query: CandidateQuery,
     ) {
         if matches!(self.state, NodeState::Joining | NodeState::Leaving) {
             return;
@@ -276,22 +286,25 @@ impl LotteryNode {
             self.statistics.rate_limited += 1;
             return;
         }
-        if let Some(part) = self.table.candidate_set(self.read_until(now), look) {
-            self.send(back, LotteryMessage::Drum(part));
+        if let Some(candidate_set) = self.table.candidate_set(self.read_until(now), query) {
+            self.send(reply_to, LotteryMessage::CandidateSet(candidate_set));
         }
     }
 
     /// Records descriptions of unknown members from the queried daemon, and requests the next part. The
     /// membership protocol decides on deaths.
     pub(super) fn handle_table(&mut self, now: Time, from: SocketAddr, table: TablePart) {
-        let Some(OpenFetch { from: asked, at, id, part }) = self.open_fetch else { return };
-        if (asked, id, part) != (from, table.id, table.part) || now.since(at) >= FETCH_TIMEOUT {
+        let Some(OpenFetch { from: expected_from, at: fetched_at, id, part }) = self.open_fetch else {
+            return;
+        };
+        if (expected_from, id, part) != (from, table.id, table.part) || now.since(fetched_at) >= FETCH_TIMEOUT
+        {
             return;
         }
         self.open_fetch = None;
-        for listed in table.members {
-            if listed.member != self.config.member {
-                self.table.describe(listed, false);
+        for description in table.members {
+            if description.member != self.config.member {
+                self.table.describe(description, false);
             }
         }
         // If the other's table changed meanwhile a member may be missing: it is still unknown when it

@@ -60,7 +60,7 @@ impl LotteryNode {
         &mut self,
         now: Time,
         from: SocketAddr,
-        back: MessageTarget,
+        reply_to: MessageTarget,
         request: &LotteryRequest,
     ) {
         if !self.source_limits.admit(now, from.ip(), 1) {
@@ -70,14 +70,14 @@ impl LotteryNode {
         if self.state == NodeState::Leaving {
             return;
         }
-        let LotteryRequest { id, service, attempt, mode, client_time, max_answer_bytes: room, .. } = *request;
-        let asked =
-            RequestContext { reply_to: back, id, service, attempt, mode, client_time, max_bytes: room };
+        let LotteryRequest { id, service, attempt, mode, client_time, max_answer_bytes: max_bytes, .. } =
+            *request;
+        let context = RequestContext { reply_to, id, service, attempt, mode, client_time, max_bytes };
         self.fanout.record_answer();
         if mode == AnswerMode::Lottery && attempt == 0 {
             self.fanout.record_ask_all(now);
         }
-        if self.repeat_answer(now, &asked, &request.avoid) {
+        if self.repeat_answer(now, &context, &request.avoid) {
             return;
         }
         match mode {
@@ -85,128 +85,136 @@ impl LotteryNode {
             AnswerMode::Referral => {
                 // It may wait on the ladder from an earlier attempt.
                 self.remove_pending(id);
-                self.answer_by_referral(now, &asked, &request.avoid);
+                self.answer_by_referral(now, &context, &request.avoid);
             }
             AnswerMode::Lottery if self.pending.contains_key(&id) => {}
-            AnswerMode::Lottery => self.answer_by_lottery(now, &asked, &request.avoid),
+            AnswerMode::Lottery => self.answer_by_lottery(now, &context, &request.avoid),
         }
     }
 
     /// Returns `true` if the present message is so old that the client has asked another daemon, if there is
     /// one.
     fn is_stale(&self, now: Time) -> bool {
-        let (at, waited) = self.last_lag;
-        let read = self.read_until(now);
-        at == now
-            && waited >= STALE_AFTER
-            && self.table.peer_ids().any(|member| !self.table.is_suspect(member, read))
+        let (noted_at, lag) = self.last_lag;
+        let read_until = self.read_until(now);
+        noted_at == now
+            && lag >= STALE_AFTER
+            && self.table.peer_ids().any(|member| !self.table.is_suspect(member, read_until))
     }
 
     /// Repeats its earlier answer, if there is one and it still holds.
-    fn repeat_answer(&mut self, now: Time, asked: &RequestContext, avoid: &[u16]) -> bool {
-        let Some(record) = self.dedup.find(now, asked.id) else { return false };
-        let Some(said) = record.answer else { return false };
-        let again = asked.attempt > record.attempt;
-        let holds = said.status == AnswerStatus::Ok
-            && !avoid.contains(&said.member)
-            && self.table.is_candidate(said.member, asked.service);
-        if !holds {
+    fn repeat_answer(&mut self, now: Time, context: &RequestContext, avoid: &[u16]) -> bool {
+        let Some(record) = self.dedup.find(now, context.id) else { return false };
+        let Some(content) = record.answer else { return false };
+        let is_retry = context.attempt > record.attempt;
+        let still_valid = content.status == AnswerStatus::Ok
+            && !avoid.contains(&content.member)
+            && self.table.is_candidate(content.member, context.service);
+        if !still_valid {
             record.answer = None;
             return false;
         }
-        record.attempt = record.attempt.max(asked.attempt);
+        record.attempt = record.attempt.max(context.attempt);
         self.statistics.repeated += 1;
-        self.send_answer(asked, &said);
-        if again && asked.mode == AnswerMode::Lottery {
+        self.send_answer(context, &content);
+        if is_retry && context.mode == AnswerMode::Lottery {
             // Otherwise the others would consider it gone.
-            let ranking = self.draw_candidates(now, asked, avoid).ranking;
-            self.commit_answer(now, asked.id, ranking);
+            let ranking = self.draw_candidates(now, context, avoid).ranking;
+            self.commit_answer(now, context.id, ranking);
         }
         true
     }
 
-    fn answer_by_referral(&mut self, now: Time, asked: &RequestContext, avoid: &[u16]) {
-        let drawn = self.draw_candidates(now, asked, avoid);
-        if self.state == NodeState::Joining && drawn.status != AnswerStatus::Ok {
+    fn answer_by_referral(&mut self, now: Time, context: &RequestContext, avoid: &[u16]) {
+        let draw = self.draw_candidates(now, context, avoid);
+        if self.state == NodeState::Joining && draw.status != AnswerStatus::Ok {
             // It does not know the members yet. The client asks another daemon, and comes back if that is
             // silent, too.
             return;
         }
-        let me = self.config.member;
-        let read = self.read_until(now);
-        let place =
-            drawn.ranking.candidates().iter().position(|place| !self.table.is_suspect(place.member, read));
-        let mut place = place.unwrap_or(0);
+        let own_member = self.config.member;
+        let read_until = self.read_until(now);
+        let first_alive = draw
+            .ranking
+            .candidates()
+            .iter()
+            .position(|candidate| !self.table.is_suspect(candidate.member, read_until));
+        let mut position = first_alive.unwrap_or(0);
         // A member that has answered it already keeps it, whatever has changed since.
-        let by = self.dedup.find(now, asked.id).and_then(|record| record.committed_by());
-        if let Some(rank) =
-            by.and_then(|(by, _)| drawn.ranking.rank(by).filter(|_| !self.table.is_suspect(by, read)))
-        {
-            place = rank;
+        let committed_by = self.dedup.find(now, context.id).and_then(|record| record.committed_by());
+        if let Some(rank) = committed_by.and_then(|(committer, _)| {
+            draw.ranking.rank(committer).filter(|_| !self.table.is_suspect(committer, read_until))
+        }) {
+            position = rank;
         }
         // Without a member the answer is this daemon's own.
-        let member = match drawn.status {
-            AnswerStatus::Ok => drawn.ranking.candidates().get(place).map_or(me, |place| place.member),
-            _ => me,
+        let member = match draw.status {
+            AnswerStatus::Ok => {
+                draw.ranking.candidates().get(position).map_or(own_member, |candidate| candidate.member)
+            }
+            _ => own_member,
         };
-        let said = answer_content(&drawn, member, place);
-        let record = self.dedup.find_or_insert(now, asked.id);
-        record.attempt = record.attempt.max(asked.attempt);
-        record.answer = Some(said);
-        let count = if said.status == AnswerStatus::Ok {
+        let content = answer_content(&draw, member, position);
+        let record = self.dedup.find_or_insert(now, context.id);
+        record.attempt = record.attempt.max(context.attempt);
+        record.answer = Some(content);
+        let counter = if content.status == AnswerStatus::Ok {
             &mut self.statistics.referred
         } else {
             &mut self.statistics.turned_away
         };
-        *count += 1;
-        self.send_answer(asked, &said);
+        *counter += 1;
+        self.send_answer(context, &content);
     }
 
     /// Handles a request on the ladder: answers at once, later, or not.
-    fn answer_by_lottery(&mut self, now: Time, asked: &RequestContext, avoid: &[u16]) {
+    fn answer_by_lottery(&mut self, now: Time, context: &RequestContext, avoid: &[u16]) {
         if self.state == NodeState::Joining {
             return;
         }
-        let drawn = self.draw_candidates(now, asked, avoid);
-        let me = self.config.member;
-        let Some(rank) = drawn.ranking.rank(me) else { return };
-        let places = drawn.ranking.candidates();
+        let draw = self.draw_candidates(now, context, avoid);
+        let own_member = self.config.member;
+        let Some(rank) = draw.ranking.rank(own_member) else { return };
+        let candidates = draw.ranking.candidates();
         let step = self.commit_delays.step();
-        let fresh = self.dedup.find(now, asked.id).is_none();
-        let record = self.dedup.find_or_insert(now, asked.id);
-        let by = record.committed_by();
-        if let Some((_, when)) = by
-            && (asked.attempt <= record.attempt || now.since(when) < 2 * step)
+        let is_new = self.dedup.find(now, context.id).is_none();
+        let record = self.dedup.find_or_insert(now, context.id);
+        let committed_by = record.committed_by();
+        if let Some((_, committed_at)) = committed_by
+            && (context.attempt <= record.attempt || now.since(committed_at) < 2 * step)
         {
             return;
         }
-        record.attempt = record.attempt.max(asked.attempt);
-        if fresh {
-            record.set_expected(places.first().map(|place| place.member));
+        record.attempt = record.attempt.max(context.attempt);
+        if is_new {
+            record.set_expected(candidates.first().map(|candidate| candidate.member));
         }
-        let responders = if asked.attempt >= WIDE_ATTEMPT { places.len() } else { self.config.responders };
+        let responders =
+            if context.attempt >= WIDE_ATTEMPT { candidates.len() } else { self.config.responders };
         if rank >= responders {
             return;
         }
-        let read = self.read_until(now);
-        let waited_for = |member: u16| member != me && !self.table.is_suspect(member, read);
-        let mut before = places[..rank].iter().filter(|place| waited_for(place.member)).count() as u32;
+        let read_until = self.read_until(now);
+        let is_awaited = |member: u16| member != own_member && !self.table.is_suspect(member, read_until);
+        let mut awaited_before =
+            candidates[..rank].iter().filter(|candidate| is_awaited(candidate.member)).count() as u32;
         // A daemon that answered before does so again.
-        if let Some((by, _)) = by
-            && self.table.is_candidate(by, asked.service)
-            && drawn.ranking.rank(by).is_none_or(|other| other > rank)
-            && waited_for(by)
+        if let Some((committer, _)) = committed_by
+            && self.table.is_candidate(committer, context.service)
+            && draw.ranking.rank(committer).is_none_or(|committer_rank| committer_rank > rank)
+            && is_awaited(committer)
         {
-            before += 1;
+            awaited_before += 1;
         }
-        let mut wait = step * before;
-        let others = places.iter().take(responders).filter(|place| waited_for(place.member)).count();
-        if others > 0 && now < self.away_until && asked.attempt == 0 {
+        let mut wait = step * awaited_before;
+        let awaited_responders =
+            candidates.iter().take(responders).filter(|candidate| is_awaited(candidate.member)).count();
+        if awaited_responders > 0 && now < self.away_until && context.attempt == 0 {
             // Those that consider it dead have answered, and send it no commits.
             self.statistics.deferred_by_lag += 1;
             return;
         }
-        if others > 0 && self.lag.exceeds_step(now, step) {
+        if awaited_responders > 0 && self.lag.exceeds_step(now, step) {
             self.statistics.deferred_by_lag += 1;
             wait = step * (responders as u32 + 1);
             if self.lag.current(now) >= wait {
@@ -215,19 +223,20 @@ impl LotteryNode {
             }
         }
         if wait.is_zero() {
-            self.answer_as_self(now, asked, &drawn);
+            self.answer_as_self(now, context, &draw);
         } else {
-            self.defer(now + wait, asked, &drawn);
+            self.defer(now + wait, context, &draw);
         }
     }
 
-    fn defer(&mut self, due: Time, asked: &RequestContext, drawn: &DrawResult) {
+    fn defer(&mut self, due: Time, context: &RequestContext, draw: &DrawResult) {
         if self.pending.len() >= MAX_QUEUE {
             self.statistics.dropped += 1;
             return;
         }
-        self.due.insert((due, asked.id));
-        self.pending.insert(asked.id, PendingRequest { due, request: *asked, draw: *drawn, was_late: false });
+        self.due.insert((due, context.id));
+        self.pending
+            .insert(context.id, PendingRequest { due, request: *context, draw: *draw, was_late: false });
     }
 
     /// Answers the requests whose time has come.
@@ -242,9 +251,9 @@ impl LotteryNode {
                 self.due.insert((pending.due, id));
                 continue;
             }
-            let PendingRequest { request: asked, draw: drawn, .. } = *pending;
+            let PendingRequest { request: context, draw, .. } = *pending;
             self.pending.remove(&id);
-            self.answer_as_self(now, &asked, &drawn);
+            self.answer_as_self(now, &context, &draw);
         }
     }
 
@@ -256,23 +265,23 @@ impl LotteryNode {
     }
 
     /// Answers for this member.
-    fn answer_as_self(&mut self, now: Time, asked: &RequestContext, drawn: &DrawResult) {
-        let me = self.config.member;
-        let Some(rank) = drawn.ranking.rank(me) else { return };
+    fn answer_as_self(&mut self, now: Time, context: &RequestContext, draw: &DrawResult) {
+        let own_member = self.config.member;
+        let Some(rank) = draw.ranking.rank(own_member) else { return };
         // It may have begun to drain while it waited.
-        if drawn.status == AnswerStatus::Ok && !self.table.is_candidate(me, asked.service) {
+        if draw.status == AnswerStatus::Ok && !self.table.is_candidate(own_member, context.service) {
             return;
         }
-        let said = answer_content(drawn, me, rank);
-        self.dedup.find_or_insert(now, asked.id).answer = Some(said);
-        if said.status == AnswerStatus::Ok {
+        let content = answer_content(draw, own_member, rank);
+        self.dedup.find_or_insert(now, context.id).answer = Some(content);
+        if content.status == AnswerStatus::Ok {
             self.statistics.won += 1;
             self.statistics.stood_in += u64::from(rank > 0);
         } else {
             self.statistics.turned_away += 1;
         }
-        self.send_answer(asked, &said);
-        self.commit_answer(now, asked.id, drawn.ranking);
+        self.send_answer(context, &content);
+        self.commit_answer(now, context.id, draw.ranking);
     }
 
     /// Commits: now, again before the next in rank would answer, and in the next reports.
@@ -286,74 +295,80 @@ impl LotteryNode {
         self.list_answered(id);
     }
 
-    fn draw_candidates(&self, now: Time, asked: &RequestContext, avoid: &[u16]) -> DrawResult {
-        let RequestContext { id, service, .. } = *asked;
+    fn draw_candidates(&self, now: Time, context: &RequestContext, avoid: &[u16]) -> DrawResult {
+        let RequestContext { id, service, .. } = *context;
         let key = &self.config.key;
-        let drum = self.table.candidates(service).iter().copied();
+        let candidates = self.table.candidates(service).iter().copied();
         let mut k = self.config.candidates;
         let mut ranking = match avoid {
-            [] if asked.attempt < WIDE_ATTEMPT => rank(key, id, service, drum.clone(), k),
-            _ if asked.attempt < WIDE_ATTEMPT => {
-                rank(key, id, service, drum.clone().filter(|entrant| !avoid.contains(&entrant.member)), k)
-            }
+            [] if context.attempt < WIDE_ATTEMPT => rank(key, id, service, candidates.clone(), k),
+            _ if context.attempt < WIDE_ATTEMPT => rank(
+                key,
+                id,
+                service,
+                candidates.clone().filter(|candidate| !avoid.contains(&candidate.member)),
+                k,
+            ),
             // Twice without an answer: perhaps those few are all dead. More take part, and no suspects.
             _ => {
                 k = CANDIDATES;
-                let may = |entrant: &DrawCandidate| {
-                    !avoid.contains(&entrant.member)
-                        && !self.table.is_suspect(entrant.member, self.read_until(now))
+                let is_usable = |candidate: &DrawCandidate| {
+                    !avoid.contains(&candidate.member)
+                        && !self.table.is_suspect(candidate.member, self.read_until(now))
                 };
-                rank(key, id, service, drum.clone().filter(may), k)
+                rank(key, id, service, candidates.clone().filter(is_usable), k)
             }
         };
         if ranking.candidates().is_empty() {
             // An avoided member is better than none.
-            ranking = rank(key, id, service, drum, k);
+            ranking = rank(key, id, service, candidates, k);
         }
         if !ranking.candidates().is_empty() {
             return DrawResult { status: AnswerStatus::Ok, ranking };
         }
-        let going =
+        let is_leaving =
             |state: &Option<NodeState>| matches!(state, Some(NodeState::Draining | NodeState::Leaving));
         let states: Vec<_> = self.table.states(service).collect();
         let status = match states.as_slice() {
             [] => AnswerStatus::UnknownService,
-            states if states.iter().all(going) => AnswerStatus::Draining,
+            states if states.iter().all(is_leaving) => AnswerStatus::Draining,
             _ => AnswerStatus::Busy,
         };
         DrawResult { status, ranking: rank(key, id, service, self.table.fallback_responders(), k) }
     }
 
-    fn send_answer(&mut self, asked: &RequestContext, said: &AnswerContent) {
-        let offer = self.table.offer(said.member, asked.service).filter(|_| said.status == AnswerStatus::Ok);
-        let none: &[u8] = &[];
-        let (endpoint, info) =
-            offer.map_or_else(|| (None, Arc::from(none)), |offer| (Some(offer.endpoint), offer.info.clone()));
+    fn send_answer(&mut self, context: &RequestContext, content: &AnswerContent) {
+        let offer =
+            self.table.offer(content.member, context.service).filter(|_| content.status == AnswerStatus::Ok);
+        let no_info: &[u8] = &[];
+        let (endpoint, info) = offer
+            .map_or_else(|| (None, Arc::from(no_info)), |offer| (Some(offer.endpoint), offer.info.clone()));
         // A member that the table does not describe any more is not drawn any more either.
-        if said.status == AnswerStatus::Ok && endpoint.is_none() {
+        if content.status == AnswerStatus::Ok && endpoint.is_none() {
             return;
         }
-        let further = said.further.iter().take(usize::from(said.count));
-        let further = further.filter(|member| self.table.is_candidate(**member, asked.service));
-        let endpoint_of = |member: &u16| {
-            let endpoint = self.table.offer(*member, asked.service)?.endpoint;
+        let fallback_members = content.fallbacks.iter().take(usize::from(content.count));
+        let fallback_members =
+            fallback_members.filter(|member| self.table.is_candidate(**member, context.service));
+        let fallback = |member: &u16| {
+            let endpoint = self.table.offer(*member, context.service)?.endpoint;
             Some(FallbackMember { member: *member, endpoint })
         };
         let answer = LotteryAnswer {
-            id: asked.id,
-            service: asked.service,
-            status: said.status,
-            rank: said.rank,
-            ttl: if said.status == AnswerStatus::Ok { self.config.ttl } else { 0 },
-            member: said.member,
+            id: context.id,
+            service: context.service,
+            status: content.status,
+            rank: content.rank,
+            ttl: if content.status == AnswerStatus::Ok { self.config.ttl } else { 0 },
+            member: content.member,
             endpoint,
-            client_time: asked.client_time,
+            client_time: context.client_time,
             generation: self.table.generation,
             info,
-            fallbacks: further.filter_map(endpoint_of).collect(),
-            max_bytes: asked.max_bytes,
+            fallbacks: fallback_members.filter_map(fallback).collect(),
+            max_bytes: context.max_bytes,
         };
-        self.send(asked.reply_to, LotteryMessage::Answer(answer));
+        self.send(context.reply_to, LotteryMessage::Answer(answer));
     }
 
     /// Records the delay of a commit, from which the step follows.
@@ -374,15 +389,15 @@ const STALE_AFTER: Duration = Duration::from_millis(100);
 /// The attempt from which more members take part.
 const WIDE_ATTEMPT: u8 = 2;
 
-fn answer_content(drawn: &DrawResult, member: u16, place: usize) -> AnswerContent {
-    let mut further = [0; MAX_FALLBACKS];
+fn answer_content(draw: &DrawResult, member: u16, position: usize) -> AnswerContent {
+    let mut fallbacks = [0; MAX_FALLBACKS];
     let mut count = 0;
-    if drawn.status == AnswerStatus::Ok {
-        let after = drawn.ranking.candidates().iter().filter(|other| other.member != member);
-        for (slot, other) in further.iter_mut().zip(after) {
+    if draw.status == AnswerStatus::Ok {
+        let other_candidates = draw.ranking.candidates().iter().filter(|other| other.member != member);
+        for (slot, other) in fallbacks.iter_mut().zip(other_candidates) {
             *slot = other.member;
             count += 1;
         }
     }
-    AnswerContent { status: drawn.status, rank: place as u8, member, further, count }
+    AnswerContent { status: draw.status, rank: position as u8, member, fallbacks, count }
 }

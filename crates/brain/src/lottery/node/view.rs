@@ -49,15 +49,15 @@ pub struct PeerView {
 impl LotteryNode {
     /// Returns its view at `now`.
     pub fn view(&self, now: Time) -> NodeView {
-        let services = self.services.iter().map(|local| ServiceView {
-            ready: local.ready,
-            held: local.held,
+        let services = self.services.iter().map(|local_service| ServiceView {
+            ready: local_service.ready,
+            held: local_service.held,
             share: ServiceState {
-                service: local.service,
-                capacity: local.capacity,
-                weight: local.weight(self.since, now, self.config.slow_start),
-                load: local.gauge.load(now).unwrap_or(UNKNOWN_LOAD),
-                in_flight: local.in_flight,
+                service: local_service.service,
+                capacity: local_service.capacity,
+                weight: local_service.weight(self.since, now, self.config.slow_start),
+                load: local_service.gauge.load(now).unwrap_or(UNKNOWN_LOAD),
+                in_flight: local_service.in_flight,
             },
         });
         NodeView {

@@ -23,7 +23,7 @@ pub(super) struct SharingEstimator {
     /// In this window: the completions of each bin, and at each level.
     ended_in_bin: [f32; BINS],
     ended_at_level: Vec<f32>,
-    ended: u32,
+    ended_count: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl Default for SharingEstimator {
             exposure: vec![[0.0; BINS]; LEVELS + 1],
             ended_in_bin: [0.0; BINS],
             ended_at_level: vec![0.0; LEVELS + 1],
-            ended: 0,
+            ended_count: 0,
         }
     }
 }
@@ -48,17 +48,17 @@ impl Default for SharingEstimator {
 impl SharingEstimator {
     /// Records `seconds` with `in_flight` requests, with the estimate `knee` and a mean `work` of a request.
     pub(super) fn advance(&mut self, in_flight: u32, seconds: f64, knee: f64, work: f64) {
-        let gained = (seconds * (knee / f64::from(in_flight.max(1))).min(1.0)) as f32;
+        let attained_gain = (seconds * (knee / f64::from(in_flight.max(1))).min(1.0)) as f32;
         let exposure = &mut self.exposure[level(in_flight)];
         for request in &mut self.tracked {
             exposure[bin(request.attained, work as f32)] += seconds as f32;
-            request.attained += gained;
+            request.attained += attained_gain;
         }
     }
 
     /// Records the arrival of a request.
     pub(super) fn record_arrival(&mut self, job: u32) {
-        if self.tracked.len() < FOLLOWED {
+        if self.tracked.len() < MAX_TRACKED {
             self.tracked.push(TrackedRequest { job, attained: 0.0 });
         }
     }
@@ -73,42 +73,42 @@ impl SharingEstimator {
         work: f64,
         top: usize,
     ) -> Option<Vec<f64>> {
-        let place = self.tracked.iter().position(|request| request.job == job)?;
-        let request = self.tracked.swap_remove(place);
+        let index = self.tracked.iter().position(|request| request.job == job)?;
+        let request = self.tracked.swap_remove(index);
         if !succeeded {
             return None;
         }
         self.ended_in_bin[bin(request.attained, work as f32)] += 1.0;
         self.ended_at_level[level(in_flight)] += 1.0;
-        self.ended += 1;
-        if self.ended < WINDOW {
+        self.ended_count += 1;
+        if self.ended_count < WINDOW {
             return None;
         }
         let gains = (1..=top).map(|candidate| self.likelihood(value(candidate), top)).collect();
         self.exposure[..=top].fill([0.0; BINS]);
         self.ended_in_bin = [0.0; BINS];
         self.ended_at_level[..=top].fill(0.0);
-        self.ended = 0;
+        self.ended_count = 0;
         Some(gains)
     }
 
     /// Returns the log partial likelihood of this window with the given `knee`.
     fn likelihood(&self, knee: f64, top: usize) -> f64 {
         let mut sum = 0.0;
-        let mut at_risk = [0.0_f64; BINS];
+        let mut exposure_sums = [0.0_f64; BINS];
         for level in 1..=top {
             let share = (knee / value(level)).min(1.0);
             let ended = f64::from(self.ended_at_level[level]);
             if ended > 0.0 {
                 sum += ended * libm::log(share);
             }
-            for (risk, exposure) in at_risk.iter_mut().zip(&self.exposure[level]) {
-                *risk += f64::from(*exposure) * share;
+            for (exposure_sum, exposure) in exposure_sums.iter_mut().zip(&self.exposure[level]) {
+                *exposure_sum += f64::from(*exposure) * share;
             }
         }
-        for (risk, ended) in at_risk.iter().zip(&self.ended_in_bin) {
-            if *ended > 0.0 && *risk > 0.0 {
-                sum -= f64::from(*ended) * libm::log(*risk);
+        for (exposure_sum, ended) in exposure_sums.iter().zip(&self.ended_in_bin) {
+            if *ended > 0.0 && *exposure_sum > 0.0 {
+                sum -= f64::from(*ended) * libm::log(*exposure_sum);
             }
         }
         sum
@@ -133,7 +133,7 @@ const WINDOW: u32 = 64;
 
 /// The maximum number of tracked requests. They are a sample that does not depend on their length, so the
 /// others do not bias the estimate.
-const FOLLOWED: usize = 128;
+const MAX_TRACKED: usize = 128;
 
 const BINS: usize = 9;
 

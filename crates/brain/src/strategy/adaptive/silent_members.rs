@@ -33,72 +33,81 @@
 use crate::{Member, PickRequest, PickerState, Plan, Time};
 
 /// Returns the index of a member; `None` if none is left.
-pub(super) fn choose<L>(plan: &Plan, hand: &mut PickerState, ask: &PickRequest, left: &L) -> Option<usize>
+pub(super) fn choose<L>(
+    plan: &Plan,
+    picker: &mut PickerState,
+    request: &PickRequest,
+    has_room: &L,
+) -> Option<usize>
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
-    let now = ask.now;
-    if plan.is_group_at_limit(now) && !ask.ignores_learnt_limits {
+    let now = request.now;
+    if plan.is_group_at_limit(now) && !request.ignores_learnt_limits {
         return None;
     }
     let members = plan.members();
-    if let [only] = members {
+    if let [only_member] = members {
         // There is nothing to compare.
-        return left(only).then_some(0);
+        return has_room(only_member).then_some(0);
     }
     let count = members.len();
-    let width = match count {
-        ..=LEAST => count,
+    let sample_size = match count {
+        ..=MIN_SAMPLE => count,
         _ if plan.has_peers() => count,
-        _ => (libm::ceil(2.0 * hand.mean_in_flight) as usize).clamp(LEAST, count),
+        _ => (libm::ceil(2.0 * picker.mean_in_flight) as usize).clamp(MIN_SAMPLE, count),
     };
-    let usual = GroupAverages::of(plan, hand, ask);
-    let mut index = ((u128::from(hand.seed) * count as u128) >> 64) as usize;
+    let averages = GroupAverages::of(plan, picker, request);
+    let mut index = ((u128::from(picker.seed) * count as u128) >> 64) as usize;
     let mut best: Option<(usize, f64, f64)> = None;
-    let (mut seen, mut busy, mut streaming) = (0, 0_u64, 0_u64);
-    let (mut speeds, mut known, mut weights) = (0.0, 0.0, 0.0);
+    let (mut candidates_seen, mut total_in_flight, mut total_streaming) = (0, 0_u64, 0_u64);
+    let (mut speed_sum, mut measured_count, mut weight_sum) = (0.0, 0.0, 0.0);
     for _ in 0..count {
         // A member that cannot be used makes room for the next.
-        if seen >= width && best.is_some() {
+        if candidates_seen >= sample_size && best.is_some() {
             break;
         }
-        let (at, member) = (index, &members[index]);
+        let (member_index, member) = (index, &members[index]);
         index = if index + 1 < count { index + 1 } else { 0 };
         let in_flight = member.in_flight();
-        busy += u64::from(in_flight);
-        streaming += u64::from(member.vitals.streaming());
-        if !left(member) {
+        total_in_flight += u64::from(in_flight);
+        total_streaming += u64::from(member.vitals.streaming());
+        if !has_room(member) {
             continue;
         }
-        seen += 1;
-        weights += member.weight;
-        let lately = member.vitals.latency_and_age(now);
-        if let Some((latency, _)) = lately {
-            speeds += 1.0 / f64::from(latency);
-            known += 1.0;
+        candidates_seen += 1;
+        weight_sum += member.weight;
+        let latency_and_age = member.vitals.latency_and_age(now);
+        if let Some((latency, _)) = latency_and_age {
+            speed_sum += 1.0 / f64::from(latency);
+            measured_count += 1.0;
         }
-        let (deadline, chosen) = hand.member_timing(at);
-        let cost = usual.cost(member, lately, now.nanos_since(chosen), now);
-        if best.is_none_or(|(_, least, first)| cost < least || (cost == least && deadline < first)) {
-            best = Some((at, cost, deadline));
+        let (deadline, last_chosen) = picker.member_timing(member_index);
+        let cost = averages.cost(member, latency_and_age, now.nanos_since(last_chosen), now);
+        if best.is_none_or(|(_, best_cost, best_deadline)| {
+            cost < best_cost || (cost == best_cost && deadline < best_deadline)
+        }) {
+            best = Some((member_index, cost, deadline));
         }
     }
-    hand.mean_in_flight += (busy as i64 as f64 - hand.mean_in_flight) / CHOICES;
+    picker.mean_in_flight += (total_in_flight as i64 as f64 - picker.mean_in_flight) / AVERAGING_CHOICES;
     let (index, _, deadline) = best?;
-    hand.weight = weights / seen as i64 as f64;
-    hand.streaming = streaming as i64 as f64 / count as i64 as f64;
-    if known > 0.0 {
+    picker.weight = weight_sum / candidates_seen as i64 as f64;
+    picker.streaming = total_streaming as i64 as f64 / count as i64 as f64;
+    if measured_count > 0.0 {
         // A harmonic mean, which a few very slow members hardly change.
-        hand.typical_latency = known / speeds;
+        picker.typical_latency = measured_count / speed_sum;
     }
     // Among members of equal cost, such as those without observations, the member whose turn it is gets the
     // request (self-clocked fair queueing, Golestani 1994, with latency for length).
     let member = &members[index];
-    let seen = member.vitals.mean_latency().filter(|_| !ask.is_session);
-    let latency = seen.map_or(usual.latency, |latency| usual.effective_latency(f64::from(latency))) * 1e-9
-        / (member.weight * usual.per_weight);
-    hand.record_choice(index, deadline.max(hand.deadline - latency) + latency, now);
-    hand.deadline = deadline;
+    let mean_latency = member.vitals.mean_latency().filter(|_| !request.is_session);
+    let latency = mean_latency
+        .map_or(averages.latency, |latency| averages.effective_latency(f64::from(latency)))
+        * 1e-9
+        / (member.weight * averages.per_weight);
+    picker.record_choice(index, deadline.max(picker.deadline - latency) + latency, now);
+    picker.deadline = deadline;
     Some(index)
 }
 
@@ -107,7 +116,7 @@ struct GroupAverages {
     /// The latency, nanoseconds.
     latency: f64,
     /// The inverse of the time after which the latency of an idle member counts for half, per nanosecond.
-    fading: f64,
+    fading_rate: f64,
     /// The inverse of the mean weight; 1 if the mean is unknown.
     per_weight: f64,
     /// The count of one request of another balancer, so that others' requests are as many as this one's in
@@ -116,72 +125,84 @@ struct GroupAverages {
     /// The mean number of streams of a member.
     streaming: f64,
     /// Whether latencies are meaningless for the request (a session).
-    session: bool,
+    is_session: bool,
     /// Whether latencies predict little, because the request binds its client.
-    binds: bool,
+    binds_client: bool,
 }
 
 impl GroupAverages {
-    fn of(plan: &Plan, hand: &PickerState, ask: &PickRequest) -> Self {
-        let latency = hand.typical_latency.max(1.0);
+    fn of(plan: &Plan, picker: &PickerState, request: &PickRequest) -> Self {
+        let latency = picker.typical_latency.max(1.0);
         Self {
             latency,
-            fading: (latency + NOISE) / (FRESH * latency * latency),
-            per_weight: if hand.weight > 0.0 { 1.0 / hand.weight } else { 1.0 },
+            fading_rate: (latency + LATENCY_NOISE_NANOS) / (FRESH_LATENCY_MULTIPLE * latency * latency),
+            per_weight: if picker.weight > 0.0 { 1.0 / picker.weight } else { 1.0 },
             peer_request_weight: 1.0 / plan.balancer_count(),
-            streaming: hand.streaming,
-            session: ask.is_session,
-            binds: ask.binds_client,
+            streaming: picker.streaming,
+            is_session: request.is_session,
+            binds_client: request.binds_client,
         }
     }
 
     /// Returns the effective value of an observed latency.
     fn effective_latency(&self, latency: f64) -> f64 {
-        if self.binds { (latency / ALIKE).max(self.latency) } else { latency }
+        if self.binds_client { (latency / SIMILAR_LATENCY_MULTIPLE).max(self.latency) } else { latency }
     }
 
     /// Returns the cost of this member. `lately` is its observed latency and age; `unchosen` is the time
     /// since it was last chosen from here. Times are in nanoseconds.
-    fn cost(&self, member: &Member, lately: Option<(f32, u64)>, unchosen: u64, now: Time) -> f64 {
+    fn cost(
+        &self,
+        member: &Member,
+        latency_and_age: Option<(f32, u64)>,
+        nanos_since_chosen: u64,
+        now: Time,
+    ) -> f64 {
         // The member's weight as a multiple of the mean.
-        let part = member.weight * self.per_weight;
-        let awaiting = if self.session { member.in_flight() } else { member.vitals.awaiting() };
+        let weight_share = member.weight * self.per_weight;
+        let awaiting = if self.is_session { member.in_flight() } else { member.vitals.awaiting() };
         let load = f64::from(awaiting) + member.vitals.peer_in_flight() * self.peer_request_weight;
-        if self.session {
-            return load / part + 1.0;
+        if self.is_session {
+            return load / weight_share + 1.0;
         }
-        let crowd = (load + self.streams(member)) / part + 1.0;
+        let queue_factor = (load + self.streaming_load(member)) / weight_share + 1.0;
         let idle = awaiting == 0;
-        let unanswered = || member.vitals.excess_silence(self.latency, now);
-        let Some((latency, age)) = lately else {
+        let silence = || member.vitals.excess_silence(self.latency, now);
+        let Some((latency, age)) = latency_and_age else {
             return match member.vitals.streak() {
                 // A new member is tried, and then counts like the others until it has answered.
                 0 if idle => 0.0,
-                0 => crowd * crowd * self.latency.max(unanswered()),
+                0 => queue_factor * queue_factor * self.latency.max(silence()),
                 // All its requests failed: it is tried again, but not first.
                 failures => {
-                    crowd * crowd * self.latency * f64::from(1 + failures.min(3)) / self.faded(unchosen)
+                    queue_factor * queue_factor * self.latency * f64::from(1 + failures.min(3))
+                        / self.fading_factor(nanos_since_chosen)
                 }
             };
         };
         let latency = self.effective_latency(f64::from(latency));
-        let latency = if latency < WORST * self.latency { latency } else { WORST * self.latency };
+        let latency = if latency < MAX_LATENCY_MULTIPLE * self.latency {
+            latency
+        } else {
+            MAX_LATENCY_MULTIPLE * self.latency
+        };
         if idle {
             // Ages are exact to the millisecond; below that the time of the last choice decides.
-            return (1.0 + self.streams(member)) * latency
-                / (part * self.faded(age.max(unchosen.min(TICKS))));
+            return (1.0 + self.streaming_load(member)) * latency
+                / (weight_share
+                    * self.fading_factor(age.max(nanos_since_chosen.min(CLOCK_RESOLUTION_NANOS))));
         }
         // Many requests take a few times the mean. A request that is late beyond that is known now, and does
         // not age.
-        let late = OVERDUE_MULTIPLE * latency;
-        let owed = if age as i64 as f64 > late { unanswered() } else { 0.0 };
-        let owed = if owed > late { owed } else { 0.0 };
-        crowd * crowd * (latency / self.faded(age.min(unchosen))).max(owed)
+        let overdue_after = OVERDUE_MULTIPLE * latency;
+        let overdue = if age as i64 as f64 > overdue_after { silence() } else { 0.0 };
+        let overdue = if overdue > overdue_after { overdue } else { 0.0 };
+        queue_factor * queue_factor * (latency / self.fading_factor(age.min(nanos_since_chosen))).max(overdue)
     }
 
     /// Returns the count of a member's streams: half a request if it has at least twice as many as the
     /// others.
-    fn streams(&self, member: &Member) -> f64 {
+    fn streaming_load(&self, member: &Member) -> f64 {
         let streaming = member.vitals.streaming();
         if streaming == 0 {
             return 0.0;
@@ -190,19 +211,19 @@ impl GroupAverages {
     }
 
     /// Returns the factor by which an observation of this age counts less.
-    fn faded(&self, age: u64) -> f64 {
-        1.0 + age as i64 as f64 * self.fading
+    fn fading_factor(&self, age: u64) -> f64 {
+        1.0 + age as i64 as f64 * self.fading_rate
     }
 }
 
 /// The minimum number of members in the aperture.
-const LEAST: usize = 10;
+const MIN_SAMPLE: usize = 10;
 
 /// The number of choices over which the requests in flight are averaged.
-const CHOICES: f64 = 64.0;
+const AVERAGING_CHOICES: f64 = 64.0;
 
 /// The maximum slowness of a member, as a multiple of the usual latency.
-const WORST: f64 = 16.0;
+const MAX_LATENCY_MULTIPLE: f64 = 16.0;
 
 /// The multiple of the recent latency after which a missing answer counts: one exponential length in 55 is as
 /// long.
@@ -210,18 +231,18 @@ pub(super) const OVERDUE_MULTIPLE: f64 = 4.0;
 
 /// The multiple of the usual latency up to which a member is as good as others for requests that bind. The
 /// longest of a few requests of random (exponential) length takes three times the mean.
-const ALIKE: f64 = 4.0;
+const SIMILAR_LATENCY_MULTIPLE: f64 = 4.0;
 
 /// The multiple of a request's usual latency for which an observation counts in full, or nearly so; it is
 /// less if requests are very short.
-const FRESH: f64 = 16.0;
+const FRESH_LATENCY_MULTIPLE: f64 = 16.0;
 
 /// The difference of latencies without meaning, nanoseconds. Of two members that answer in a fraction of
 /// that, neither must get nearly all requests because it once was faster.
-const NOISE: f64 = 4e6;
+const LATENCY_NOISE_NANOS: f64 = 4e6;
 
 /// The resolution of an observation's age, nanoseconds.
-const TICKS: u64 = 2_000_000;
+const CLOCK_RESOLUTION_NANOS: u64 = 2_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -243,185 +264,196 @@ mod tests {
     /// each member.
     fn drive(
         plan: &Plan,
-        hand: &mut PickerState,
-        every: u64,
-        takes: &[u64],
+        picker: &mut PickerState,
+        interval: u64,
+        latencies: &[u64],
         from: u64,
         requests: u64,
     ) -> Vec<u32> {
-        let mut under_way: VecDeque<(u64, u64, usize)> = VecDeque::new();
+        let mut in_flight: VecDeque<(u64, u64, usize)> = VecDeque::new();
         for turn in 0..requests {
-            let now = from + turn * every;
-            under_way.retain(|(end, took, index)| {
+            let now = from + turn * interval;
+            in_flight.retain(|(end, latency, index)| {
                 let vitals = &plan.members()[*index].vitals;
                 if *end <= now {
                     vitals.end();
-                    plan.observe(hand, vitals, Duration::from_millis(*took), false, Time(end * MILLISECOND));
+                    plan.observe(
+                        picker,
+                        vitals,
+                        Duration::from_millis(*latency),
+                        false,
+                        Time(end * MILLISECOND),
+                    );
                 }
                 *end > now
             });
-            let ask = PickRequest {
+            let request = PickRequest {
                 turn,
                 random_bits: turn,
                 now: Time(now * MILLISECOND),
                 ..PickRequest::default()
             };
-            let Choice::Member(index) = plan.choose(hand, &ask, &[]) else { panic!("there is room") };
+            let Choice::Member(index) = plan.choose(picker, &request, &[]) else { panic!("there is room") };
             plan.members()[index].vitals.begin();
-            under_way.push_back((now + takes[index], takes[index], index));
+            in_flight.push_back((now + latencies[index], latencies[index], index));
         }
-        let got = plan.members().iter().map(|member| member.vitals.begun()).collect();
-        under_way.iter().for_each(|(_, _, index)| plan.members()[*index].vitals.end());
-        got
+        let begun = plan.members().iter().map(|member| member.vitals.begun()).collect();
+        in_flight.iter().for_each(|(_, _, index)| plan.members()[*index].vitals.end());
+        begun
     }
 
     #[test]
     fn members_of_which_nothing_is_known_have_turns() {
-        let (plan, mut hand) = (plan(&[1.0; 4]), PickerState::default());
+        let (plan, mut picker) = (plan(&[1.0; 4]), PickerState::default());
         // No latency is observed, because every request outlasts the test.
-        assert_eq!(drive(&plan, &mut hand, 1, &[1_000; 4], 0, 40), [10; 4]);
+        assert_eq!(drive(&plan, &mut picker, 1, &[1_000; 4], 0, 40), [10; 4]);
         for turn in 0..40 {
-            let ask = PickRequest { turn, random_bits: turn, now: Time(1), ..PickRequest::default() };
-            let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
+            let request = PickRequest { turn, random_bits: turn, now: Time(1), ..PickRequest::default() };
+            let Choice::Member(index) = plan.choose(&mut picker, &request, &[]) else {
+                panic!("there is room")
+            };
             plan.members()[index].vitals.begin();
             plan.members()[index].vitals.end();
         }
-        let got: Vec<u32> = plan.members().iter().map(|member| member.vitals.begun()).collect();
-        assert_eq!(got, [20; 4], "of what ends and is not seen, such as sessions");
+        let begun: Vec<u32> = plan.members().iter().map(|member| member.vitals.begun()).collect();
+        assert_eq!(begun, [20; 4], "of what ends and is not seen, such as sessions");
     }
 
     #[test]
     fn sessions_go_where_there_are_fewest_however_long_they_last() {
-        let (plan, mut hand) = (plan(&[1.0, 1.0, 2.0]), PickerState::default());
-        for (turn, takes) in (0..50).zip([[100, 400, 400], [400, 100, 100]].into_iter().cycle()) {
-            drive(&plan, &mut hand, 5, &takes, 10_000 * turn, 60);
+        let (plan, mut picker) = (plan(&[1.0, 1.0, 2.0]), PickerState::default());
+        for (turn, latencies) in (0..50).zip([[100, 400, 400], [400, 100, 100]].into_iter().cycle()) {
+            drive(&plan, &mut picker, 5, &latencies, 10_000 * turn, 60);
         }
         // Sixty at once: none ends meanwhile.
         for turn in 0..60 {
-            let ask = PickRequest {
+            let request = PickRequest {
                 turn,
                 random_bits: turn,
                 now: Time(1),
                 is_session: true,
                 ..PickRequest::default()
             };
-            let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
+            let Choice::Member(index) = plan.choose(&mut picker, &request, &[]) else {
+                panic!("there is room")
+            };
             plan.members()[index].vitals.begin();
         }
-        let has: Vec<u32> = plan.members().iter().map(|member| member.vitals.in_flight()).collect();
-        assert_eq!(has.iter().sum::<u32>(), 60);
-        for (has, fair) in has.into_iter().zip([15, 15, 30]) {
-            assert!(has.abs_diff(fair) <= 1, "{has}, not {fair}");
+        let in_flight: Vec<u32> = plan.members().iter().map(|member| member.vitals.in_flight()).collect();
+        assert_eq!(in_flight.iter().sum::<u32>(), 60);
+        for (count, fair_share) in in_flight.into_iter().zip([15, 15, 30]) {
+            assert!(count.abs_diff(fair_share) <= 1, "{count}, not {fair_share}");
         }
     }
 
     #[test]
     fn who_is_told_to_clients_and_not_counted_has_turns() {
-        let (plan, mut hand) = (plan(&[1.0, 1.0, 2.0]), PickerState::default());
-        drive(&plan, &mut hand, 20, &[10, 20, 40], 1_000, 400);
-        let mut told = [0_u32; 3];
+        let (plan, mut picker) = (plan(&[1.0, 1.0, 2.0]), PickerState::default());
+        drive(&plan, &mut picker, 20, &[10, 20, 40], 1_000, 400);
+        let mut chosen = [0_u32; 3];
         for turn in 0..100 {
             let now = Time((9_000 + 5 * turn) * MILLISECOND);
-            let ask =
+            let request =
                 PickRequest { turn, random_bits: turn, now, is_session: true, ..PickRequest::default() };
-            let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
-            told[index] += 1;
+            let Choice::Member(index) = plan.choose(&mut picker, &request, &[]) else {
+                panic!("there is room")
+            };
+            chosen[index] += 1;
         }
-        for (told, fair) in told.into_iter().zip([25, 25, 50]) {
-            assert!(told.abs_diff(fair) <= 20, "{told}, not {fair}");
+        for (chosen, fair_share) in chosen.into_iter().zip([25, 25, 50]) {
+            assert!(chosen.abs_diff(fair_share) <= 20, "{chosen}, not {fair_share}");
         }
     }
 
     #[test]
     fn those_that_bind_their_clients_go_evenly_to_idle_members_unless_one_is_far_slower() {
-        let got = |takes: [u64; 3], binds: bool| {
-            let (plan, mut hand) = (plan(&[1.0; 3]), PickerState::default());
+        let begun = |latencies: [u64; 3], binds_client: bool| {
+            let (plan, mut picker) = (plan(&[1.0; 3]), PickerState::default());
             for turn in 0..60 {
                 let now = Time((9_000 + 200 * turn) * MILLISECOND);
-                let ask = PickRequest {
-                    turn,
-                    random_bits: turn,
-                    now,
-                    binds_client: binds,
-                    ..PickRequest::default()
-                };
-                let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else {
+                let request =
+                    PickRequest { turn, random_bits: turn, now, binds_client, ..PickRequest::default() };
+                let Choice::Member(index) = plan.choose(&mut picker, &request, &[]) else {
                     panic!("there is room")
                 };
                 let vitals = &plan.members()[index].vitals;
                 vitals.begin();
-                let took = Duration::from_millis(takes[index]);
-                plan.observe(&mut hand, vitals, took, false, now + took);
+                let latency = Duration::from_millis(latencies[index]);
+                plan.observe(&mut picker, vitals, latency, false, now + latency);
                 vitals.end();
             }
-            let got: Vec<u32> = plan.members().iter().map(|member| member.vitals.begun()).collect();
-            got
+            let begun: Vec<u32> = plan.members().iter().map(|member| member.vitals.begun()).collect();
+            begun
         };
-        let even = got([10, 25, 30], true);
-        assert!(even.iter().all(|got| got.abs_diff(20) <= 1), "{even:?}");
-        assert!(got([10, 25, 30], false)[0] >= 26);
-        assert!(got([10, 10, 150], true)[2] <= 15);
+        let even = begun([10, 25, 30], true);
+        assert!(even.iter().all(|begun| begun.abs_diff(20) <= 1), "{even:?}");
+        assert!(begun([10, 25, 30], false)[0] >= 26);
+        assert!(begun([10, 10, 150], true)[2] <= 15);
     }
 
     #[test]
     fn idle_members_have_turns_by_their_latencies() {
-        let (plan, mut hand) = (plan(&[1.0; 3]), PickerState::default());
-        let got = drive(&plan, &mut hand, 4_000, &[10, 20, 40], 1_000, 700);
-        for (got, fair) in got.into_iter().zip([400, 200, 100]) {
-            assert!(got.abs_diff(fair) <= fair / 5, "{got}, not {fair}");
+        let (plan, mut picker) = (plan(&[1.0; 3]), PickerState::default());
+        let begun = drive(&plan, &mut picker, 4_000, &[10, 20, 40], 1_000, 700);
+        for (begun, fair_share) in begun.into_iter().zip([400, 200, 100]) {
+            assert!(begun.abs_diff(fair_share) <= fair_share / 5, "{begun}, not {fair_share}");
         }
     }
 
     #[test]
     fn members_that_hardly_take_any_time_have_turns() {
-        let (plan, mut hand) = (plan(&[1.0; 3]), PickerState::default());
+        let (plan, mut picker) = (plan(&[1.0; 3]), PickerState::default());
         for turn in 0..300_u64 {
             let now = 1_000_000_000 + turn * 300_000;
-            let ask = PickRequest { turn, random_bits: turn, now: Time(now), ..PickRequest::default() };
-            let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
+            let request = PickRequest { turn, random_bits: turn, now: Time(now), ..PickRequest::default() };
+            let Choice::Member(index) = plan.choose(&mut picker, &request, &[]) else {
+                panic!("there is room")
+            };
             let vitals = &plan.members()[index].vitals;
             vitals.begin();
             vitals.end();
             // The first request to each member makes a connection, which takes three times as long at the
             // first member.
-            let takes = if vitals.begun() > 1 { 200_000 } else { [900_000, 300_000, 300_000][index] };
-            plan.observe(&mut hand, vitals, Duration::from_nanos(takes), false, Time(now + takes));
+            let latency = if vitals.begun() > 1 { 200_000 } else { [900_000, 300_000, 300_000][index] };
+            plan.observe(&mut picker, vitals, Duration::from_nanos(latency), false, Time(now + latency));
         }
         for member in plan.members() {
-            let got = member.vitals.begun();
-            assert!((60..150).contains(&got), "{got} of 300");
+            let begun = member.vitals.begun();
+            assert!((60..150).contains(&begun), "{begun} of 300");
         }
     }
 
     #[test]
     fn who_was_slow_is_tried_again() {
-        for every in [5, 50, 1_000] {
-            let (plan, mut hand) = (plan(&[1.0; 3]), PickerState::default());
-            drive(&plan, &mut hand, every, &[10, 10, 100], 1_000, 400);
-            let before = plan.members()[2].vitals.begun();
-            drive(&plan, &mut hand, every, &[10; 3], 2_000_000, 4_000);
-            let got = plan.members()[2].vitals.begun() - before;
-            assert!(got > 800, "every {every} ms: {got} of 4000");
+        for interval in [5, 50, 1_000] {
+            let (plan, mut picker) = (plan(&[1.0; 3]), PickerState::default());
+            drive(&plan, &mut picker, interval, &[10, 10, 100], 1_000, 400);
+            let previous_begun = plan.members()[2].vitals.begun();
+            drive(&plan, &mut picker, interval, &[10; 3], 2_000_000, 4_000);
+            let begun = plan.members()[2].vitals.begun() - previous_begun;
+            assert!(begun > 800, "every {interval} ms: {begun} of 4000");
         }
     }
 
     #[test]
     fn who_was_slow_is_tried_again_though_it_is_never_idle() {
-        let (plan, mut hand) = (plan(&[1.0; 3]), PickerState::default());
+        let (plan, mut picker) = (plan(&[1.0; 3]), PickerState::default());
         // One lasting request at each member, such as a tunnel.
         plan.members().iter().for_each(|member| _ = member.vitals.begin());
-        drive(&plan, &mut hand, 5, &[10; 3], 1_000, 200);
+        drive(&plan, &mut picker, 5, &[10; 3], 1_000, 200);
         for _ in 0..5 {
             let vitals = &plan.members()[0].vitals;
-            plan.observe(&mut hand, vitals, Duration::from_secs(5), false, Time(2_000 * MILLISECOND));
+            plan.observe(&mut picker, vitals, Duration::from_secs(5), false, Time(2_000 * MILLISECOND));
         }
         // A slow member is tried again the sooner the busier the others are.
-        for (every, from, least) in [(5, 2_000, 1), (5, 12_000, 150), (5, 22_000, 500), (1, 80_000, 600)] {
-            if every == 1 {
+        for (interval, from, min_begun) in
+            [(5, 2_000, 1), (5, 12_000, 150), (5, 22_000, 500), (1, 80_000, 600)]
+        {
+            if interval == 1 {
                 let vitals = &plan.members()[0].vitals;
                 (0..5).for_each(|_| {
                     _ = plan.observe(
-                        &mut hand,
+                        &mut picker,
                         vitals,
                         Duration::from_secs(5),
                         false,
@@ -429,64 +461,67 @@ mod tests {
                     )
                 });
             }
-            let before = plan.members()[0].vitals.begun();
-            drive(&plan, &mut hand, every, &[10; 3], from, 10_000 / every);
-            let got = plan.members()[0].vitals.begun() - before;
-            assert!(got >= least, "{got} in ten seconds, every {every} ms");
+            let previous_begun = plan.members()[0].vitals.begun();
+            drive(&plan, &mut picker, interval, &[10; 3], from, 10_000 / interval);
+            let begun = plan.members()[0].vitals.begun() - previous_begun;
+            assert!(begun >= min_begun, "{begun} in ten seconds, every {interval} ms");
         }
-        let silent = plan.members()[0].vitals.begun();
-        drive(&plan, &mut hand, 5, &[1_000_000, 10, 10], 100_000, 4_000);
-        let got = plan.members()[0].vitals.begun() - silent;
-        assert!(got < 80, "{got} of 4000 to one that does not answer");
+        let previous_begun = plan.members()[0].vitals.begun();
+        drive(&plan, &mut picker, 5, &[1_000_000, 10, 10], 100_000, 4_000);
+        let begun = plan.members()[0].vitals.begun() - previous_begun;
+        assert!(begun < 80, "{begun} of 4000 to one that does not answer");
     }
 
     #[test]
     fn one_long_answer_is_no_slow_member() {
-        let (plan, mut hand) = (plan(&[1.0; 4]), PickerState::default());
-        drive(&plan, &mut hand, 5, &[10; 4], 1_000, 400);
+        let (plan, mut picker) = (plan(&[1.0; 4]), PickerState::default());
+        drive(&plan, &mut picker, 5, &[10; 4], 1_000, 400);
         let vitals = &plan.members()[3].vitals;
-        plan.observe(&mut hand, vitals, Duration::from_secs(3_600), false, Time(3_000 * MILLISECOND));
-        for (from, least) in [(3_000, 25), (5_000, 75)] {
-            let before = vitals.begun();
-            drive(&plan, &mut hand, 5, &[10; 4], from, 400);
-            let got = vitals.begun() - before;
-            assert!(got >= least, "{got} of 400");
+        plan.observe(&mut picker, vitals, Duration::from_secs(3_600), false, Time(3_000 * MILLISECOND));
+        for (from, min_begun) in [(3_000, 25), (5_000, 75)] {
+            let previous_begun = vitals.begun();
+            drive(&plan, &mut picker, 5, &[10; 4], from, 400);
+            let begun = vitals.begun() - previous_begun;
+            assert!(begun >= min_begun, "{begun} of 400");
         }
     }
 
     #[test]
     fn who_has_only_failed_is_not_tried_first() {
-        let (plan, mut hand) = (plan(&[1.0; 3]), PickerState::default());
-        let mut got = 0;
+        let (plan, mut picker) = (plan(&[1.0; 3]), PickerState::default());
+        let mut begun = 0;
         for turn in 0..300 {
             let now = Time((1_000 + 5 * turn) * MILLISECOND);
-            let ask = PickRequest { turn, random_bits: turn, now, ..PickRequest::default() };
-            let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
+            let request = PickRequest { turn, random_bits: turn, now, ..PickRequest::default() };
+            let Choice::Member(index) = plan.choose(&mut picker, &request, &[]) else {
+                panic!("there is room")
+            };
             let vitals = &plan.members()[index].vitals;
             vitals.begin();
             vitals.end();
-            got += i32::from(index == 0);
+            begun += i32::from(index == 0);
             if index == 0 {
                 vitals.record_failure();
             } else {
                 vitals.record_success();
             }
-            plan.observe(&mut hand, vitals, Duration::from_millis(10), index == 0, now);
+            plan.observe(&mut picker, vitals, Duration::from_millis(10), index == 0, now);
         }
-        assert!((3..75).contains(&got), "{got} of 300");
+        assert!((3..75).contains(&begun), "{begun} of 300");
     }
 
     #[test]
     fn whatever_the_unit_of_the_weights_a_small_one_has_less() {
         for unit in [1e-3, 1.0, 1e3] {
-            for (every, part) in [(4, 0.1), (4, 0.5), (200, 0.1), (200, 0.5)] {
-                let (plan, mut hand) = (plan(&[unit, unit, unit, unit * part]), PickerState::default());
-                let got = drive(&plan, &mut hand, every, &[20; 4], 1_000, 2_000);
-                let fair = part / (3.0 + part) * 2_000.0;
-                let got = f64::from(got[3]);
+            for (interval, weight_ratio) in [(4, 0.1), (4, 0.5), (200, 0.1), (200, 0.5)] {
+                let (plan, mut picker) =
+                    (plan(&[unit, unit, unit, unit * weight_ratio]), PickerState::default());
+                let begun = drive(&plan, &mut picker, interval, &[20; 4], 1_000, 2_000);
+                let fair_share = weight_ratio / (3.0 + weight_ratio) * 2_000.0;
+                let begun = f64::from(begun[3]);
                 assert!(
-                    got > fair / 5.0 && got < 2.0 * fair,
-                    "{part} of {unit} every {every} ms: {got}, not {fair}"
+                    begun > fair_share / 5.0 && begun < 2.0 * fair_share,
+                    "{weight_ratio} of {unit} every {interval} ms: {begun}, not {fair_share}"
                 );
             }
         }

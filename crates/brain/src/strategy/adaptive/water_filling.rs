@@ -40,106 +40,113 @@ struct FillTarget {
     /// The addition to every request's cost, whatever the queue, seconds.
     unreported_latency: f64,
     /// The cost of one more request at the present queue.
-    now: f64,
+    current_cost: f64,
 }
 
 /// Draws one of the members that are `left`.
-pub(super) fn draw<L>(plan: &Plan, hand: &PickerState, ask: &PickRequest, left: &L) -> DrawOutcome
+pub(super) fn draw<L>(plan: &Plan, picker: &PickerState, request: &PickRequest, has_room: &L) -> DrawOutcome
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
-    match draw_below(plan, hand, ask, left, plan.has_admission()) {
-        DrawOutcome::Full if plan.is_nearly_idle() => draw_below(plan, hand, ask, left, false),
-        drawn => drawn,
+    match draw_below(plan, picker, request, has_room, plan.has_admission()) {
+        DrawOutcome::Full if plan.is_nearly_idle() => draw_below(plan, picker, request, has_room, false),
+        outcome => outcome,
     }
 }
 
 /// Draws one of the members that are `left`; with `limits`, one that also has room.
-fn draw_below<L>(plan: &Plan, hand: &PickerState, ask: &PickRequest, left: &L, limits: bool) -> DrawOutcome
+fn draw_below<L>(
+    plan: &Plan,
+    picker: &PickerState,
+    request: &PickRequest,
+    has_room: &L,
+    enforce_limits: bool,
+) -> DrawOutcome
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
     let members = plan.members();
-    let fleet = hand.failing();
-    let mut chance = ask.random_bits;
-    let mut full = false;
-    let crowded = limits && !ask.ignores_learnt_limits && plan.is_group_at_limit(ask.now);
-    for _ in 0..members.len().div_ceil(SAMPLE).min(SAMPLES) {
-        let mut vessels = [FillTarget::default(); SAMPLE];
+    let failure_share = picker.failing();
+    let mut random_bits = request.random_bits;
+    let mut any_full = false;
+    let group_full = enforce_limits && !request.ignores_learnt_limits && plan.is_group_at_limit(request.now);
+    for _ in 0..members.len().div_ceil(SAMPLE_SIZE).min(MAX_SAMPLES) {
+        let mut targets = [FillTarget::default(); SAMPLE_SIZE];
         let mut count = 0;
-        let (mut spoke, mut silent, mut answered, mut knees, mut works) = (0, 0, 0, 0.0, 0.0);
-        for index in sample(members.len(), chance) {
+        let (mut reporting_count, mut silent_count, mut answered_count, mut knee_sum, mut work_sum) =
+            (0, 0, 0, 0.0, 0.0);
+        for index in sample(members.len(), random_bits) {
             let member = &members[index];
-            let Some(view) = member.current_report(ask.now) else {
-                silent += 1;
+            let Some(view) = member.current_report(request.now) else {
+                silent_count += 1;
                 // A member whose last report has expired still counts as a member with reports.
-                answered += i32::from(
+                answered_count += i32::from(
                     !member.vitals.last_report.was_ever_received() && member.vitals.mean_latency().is_some(),
                 );
                 continue;
             };
             let knee = f64::from(view.reading.knee);
-            spoke += 1;
-            knees += knee;
-            works += f64::from(view.reading.work);
-            let had = view.faded_in_flight(ask.now);
-            let queue = member.estimated_queue_from(&view, had);
+            reporting_count += 1;
+            knee_sum += knee;
+            work_sum += f64::from(view.reading.work);
+            let in_flight = view.faded_in_flight(request.now);
+            let queue = member.estimated_queue_from(&view, in_flight);
             // The limit is above the knee: most members need no closer look.
             let is_full = match view.reading.open {
-                true => crowded || member.is_at_limit(ask.now),
+                true => group_full || member.is_at_limit(request.now),
                 false => queue >= knee && queue >= f64::from(view.limit()),
             };
-            if limits && is_full {
-                full = true;
-            } else if left(member) {
-                let floor = f64::from(view.reading.work) * failure_penalty(member, fleet);
+            if enforce_limits && is_full {
+                any_full = true;
+            } else if has_room(member) {
+                let floor = f64::from(view.reading.work) * failure_penalty(member, failure_share);
                 // The requests sent since come on top of both figures, reported and observed.
-                let said = smooth_max(floor, knee, had);
-                let unsaid = unreported_latency(
+                let reported_latency = smooth_max(floor, knee, in_flight);
+                let unreported = unreported_latency(
                     member,
-                    said,
-                    || hand.elsewhere_share * view.observation_weight(ask.now),
-                    ask.now,
+                    reported_latency,
+                    || picker.elsewhere_share * view.observation_weight(request.now),
+                    request.now,
                 );
-                vessels[count] = FillTarget::new(index, floor, knee, queue, unsaid);
+                targets[count] = FillTarget::new(index, floor, knee, queue, unreported);
                 count += 1;
             }
         }
         // If most members answer without load reports, observation is better than a guess.
-        if answered > spoke {
+        if answered_count > reporting_count {
             return DrawOutcome::Unknown;
         }
-        if spoke > 0 && silent > 0 {
+        if reporting_count > 0 && silent_count > 0 {
             // Members without load reports are assumed to be like the others, except for the observed
             // latency.
-            let (knee, work) = (knees / f64::from(spoke), works / f64::from(spoke));
-            full |= crowded;
-            for index in sample(members.len(), chance).filter(|_| !crowded) {
+            let (knee, work) = (knee_sum / f64::from(reporting_count), work_sum / f64::from(reporting_count));
+            any_full |= group_full;
+            for index in sample(members.len(), random_bits).filter(|_| !group_full) {
                 let member = &members[index];
-                if member.current_report(ask.now).is_none() && left(member) {
+                if member.current_report(request.now).is_none() && has_room(member) {
                     let queue = member.awaiting_everywhere();
-                    let floor = member.vitals.observed_latency(ask.now).unwrap_or(work).max(work)
-                        * failure_penalty(member, fleet);
-                    vessels[count] = FillTarget::new(index, floor, knee, queue, 0.0);
+                    let floor = member.vitals.observed_latency(request.now).unwrap_or(work).max(work)
+                        * failure_penalty(member, failure_share);
+                    targets[count] = FillTarget::new(index, floor, knee, queue, 0.0);
                     count += 1;
                 }
             }
         }
-        chance = mix(chance);
+        random_bits = mix(random_bits);
         if count > 0 {
-            return DrawOutcome::Member(fill(&vessels[..count], unit(chance)));
+            return DrawOutcome::Member(fill(&targets[..count], unit(random_bits)));
         }
     }
-    if full { DrawOutcome::Full } else { DrawOutcome::Unknown }
+    if any_full { DrawOutcome::Full } else { DrawOutcome::Unknown }
 }
 
 /// Returns up to [`SAMPLE`] different indices below `count`, evenly spread from a random start.
-fn sample(count: usize, chance: u64) -> impl Iterator<Item = usize> {
-    let taken = count.min(SAMPLE);
-    let widest = (count / SAMPLE).max(1) as u64;
-    let mut next = ((chance >> 32) % count.max(1) as u64) as usize;
-    let stride = (1 + (chance & u64::from(u32::MAX)) % widest) as usize;
-    (0..taken).map(move |_| {
+fn sample(count: usize, random_bits: u64) -> impl Iterator<Item = usize> {
+    let sample_size = count.min(SAMPLE_SIZE);
+    let max_stride = (count / SAMPLE_SIZE).max(1) as u64;
+    let mut next = ((random_bits >> 32) % count.max(1) as u64) as usize;
+    let stride = (1 + (random_bits & u64::from(u32::MAX)) % max_stride) as usize;
+    (0..sample_size).map(move |_| {
         let index = next;
         next += stride;
         next -= if next >= count { count } else { 0 };
@@ -149,19 +156,19 @@ fn sample(count: usize, chance: u64) -> impl Iterator<Item = usize> {
 
 /// Returns the index of a member, drawn in proportion to what one more request adds to each; `vessels` is not
 /// empty.
-fn fill(vessels: &[FillTarget], unit: f64) -> usize {
-    let (lowest, high) = lowest(vessels);
+fn fill(targets: &[FillTarget], unit: f64) -> usize {
+    let (lowest, level_bound) = lowest(targets);
     // Only members below `high` get a part of the request. If the queues are too long for the number format
     // to show one more request, no member is below it.
-    if vessels.iter().filter(|vessel| vessel.now < high).count() < 2 {
+    if targets.iter().filter(|target| target.current_cost < level_bound).count() < 2 {
         return lowest.index;
     }
-    let (parts, poured) = level(vessels, lowest.now, high);
-    let mut left = unit * poured;
-    for (vessel, part) in vessels.iter().zip(parts) {
-        left -= part;
-        if part > 0.0 && left <= 0.0 {
-            return vessel.index;
+    let (amounts, total) = level(targets, lowest.current_cost, level_bound);
+    let mut remaining = unit * total;
+    for (target, amount) in targets.iter().zip(amounts) {
+        remaining -= amount;
+        if amount > 0.0 && remaining <= 0.0 {
+            return target.index;
         }
     }
     lowest.index
@@ -169,16 +176,16 @@ fn fill(vessels: &[FillTarget], unit: f64) -> usize {
 
 /// Returns the member with the lowest cost, and the least cost after one more request. Below that cost a
 /// whole request fits into one member, and members that already cost more get nothing.
-fn lowest(vessels: &[FillTarget]) -> (&FillTarget, f64) {
-    let (mut lowest, mut high) = (&vessels[0], f64::INFINITY);
-    for vessel in vessels {
-        if vessel.now < lowest.now {
-            lowest = vessel;
+fn lowest(targets: &[FillTarget]) -> (&FillTarget, f64) {
+    let (mut lowest, mut level_bound) = (&targets[0], f64::INFINITY);
+    for target in targets {
+        if target.current_cost < lowest.current_cost {
+            lowest = target;
         }
-        let then = vessel.cost(vessel.queue + POURED);
-        high = if then < high { then } else { high };
+        let raised_cost = target.cost(target.queue + FILL_REQUESTS);
+        level_bound = if raised_cost < level_bound { raised_cost } else { level_bound };
     }
-    (lowest, high)
+    (lowest, level_bound)
 }
 
 /// Returns the part of each member and their sum at the level to which [`POURED`] fills them, within
@@ -189,37 +196,37 @@ fn lowest(vessels: &[FillTarget]) -> (&FillTarget, f64) {
 /// that stays twice in a row has its weight halved (Illinois method: Dowell and Jarratt, A modified regula
 /// falsi method for computing the root of an equation, BIT 11, 1971). Bisection needs twice as many levels in
 /// the mean.
-fn level(vessels: &[FillTarget], mut low: f64, mut high: f64) -> ([f64; SAMPLE], f64) {
-    let mut parts = [0.0; SAMPLE];
-    let mut pour = |level| {
-        let mut poured = 0.0;
-        for (part, vessel) in parts.iter_mut().zip(vessels) {
-            *part = vessel.requests_to_level(level);
-            poured += *part;
+fn level(targets: &[FillTarget], mut low: f64, mut high: f64) -> ([f64; SAMPLE_SIZE], f64) {
+    let mut amounts = [0.0; SAMPLE_SIZE];
+    let mut fill_to = |level| {
+        let mut total = 0.0;
+        for (amount, target) in amounts.iter_mut().zip(targets) {
+            *amount = target.requests_to_level(level);
+            total += *amount;
         }
-        poured
+        total
     };
     // Nothing fits at `low`; at `high` a whole request fits into one member.
-    let (mut lacks, mut exceeds) = (-POURED, pour(high) - POURED);
-    let mut poured = exceeds + POURED;
-    let mut raised = None;
-    for _ in 0..LEVELS {
-        if (poured - POURED).abs() <= CLOSE {
+    let (mut low_error, mut high_error) = (-FILL_REQUESTS, fill_to(high) - FILL_REQUESTS);
+    let mut total = high_error + FILL_REQUESTS;
+    let mut last_raised = None;
+    for _ in 0..MAX_ITERATIONS {
+        if (total - FILL_REQUESTS).abs() <= FILL_TOLERANCE {
             break;
         }
-        let middle = low + (high - low) * (-lacks / (exceeds - lacks));
-        poured = pour(middle);
-        let above = poured - POURED;
-        if above < 0.0 {
-            (low, lacks) = (middle, above);
-            exceeds *= if raised == Some(true) { 0.5 } else { 1.0 };
+        let midpoint = low + (high - low) * (-low_error / (high_error - low_error));
+        total = fill_to(midpoint);
+        let error = total - FILL_REQUESTS;
+        if error < 0.0 {
+            (low, low_error) = (midpoint, error);
+            high_error *= if last_raised == Some(true) { 0.5 } else { 1.0 };
         } else {
-            (high, exceeds) = (middle, above);
-            lacks *= if raised == Some(false) { 0.5 } else { 1.0 };
+            (high, high_error) = (midpoint, error);
+            low_error *= if last_raised == Some(false) { 0.5 } else { 1.0 };
         }
-        raised = Some(above < 0.0);
+        last_raised = Some(error < 0.0);
     }
-    (parts, poured)
+    (amounts, total)
 }
 
 impl FillTarget {
@@ -230,7 +237,7 @@ impl FillTarget {
             knee,
             queue,
             unreported_latency,
-            now: smooth_max(floor, knee, queue) + unreported_latency,
+            current_cost: smooth_max(floor, knee, queue) + unreported_latency,
         }
     }
 
@@ -241,30 +248,30 @@ impl FillTarget {
     /// Returns the number of requests that fit until the cost has risen to `level`.
     fn requests_to_level(&self, level: f64) -> f64 {
         // The member is at that level or above, as are most members of a large group.
-        if level <= self.now {
+        if level <= self.current_cost {
             return 0.0;
         }
         let rise = (level - self.unreported_latency) / self.floor;
-        let part = self.knee * libm::sqrt(rise * rise - 1.0) - self.queue;
-        if part > 0.0 { part } else { 0.0 }
+        let requests = self.knee * libm::sqrt(rise * rise - 1.0) - self.queue;
+        if requests > 0.0 { requests } else { 0.0 }
     }
 }
 
 /// The number of members in a sample; a larger group has a new sample each time.
-const SAMPLE: usize = 16;
+const SAMPLE_SIZE: usize = 16;
 
 /// The maximum number of samples if all members of one are full.
-const SAMPLES: usize = 4;
+const MAX_SAMPLES: usize = 4;
 
 /// The requests that are poured: this one, whatever the age of the reports.
-const POURED: f64 = 1.0;
+const FILL_REQUESTS: f64 = 1.0;
 
 /// The tolerance of [`POURED`], requests: the resulting error of a chance is harmless.
-const CLOSE: f64 = 1e-2;
+const FILL_TOLERANCE: f64 = 1e-2;
 
 /// The maximum number of levels: two in a thousand draws need more than fourteen, and none of a million
 /// needed all.
-const LEVELS: usize = 64;
+const MAX_ITERATIONS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -279,27 +286,27 @@ mod tests {
         fn what_is_poured_stands_equally_high_in_all_that_take_of_it(
             vessels in proptest::collection::vec(
                 (0.001..1.0, 1.0..50.0, prop_oneof![Just(0.0), 0.0..100.0], prop_oneof![Just(0.0), 0.0..1.0]),
-                2..=SAMPLE,
+                2..=SAMPLE_SIZE,
             ),
         ) {
-            let vessels: Vec<FillTarget> = vessels
+            let targets: Vec<FillTarget> = vessels
                 .into_iter()
                 .enumerate()
                 .map(|(index, (floor, knee, queue, unsaid))| {
                     FillTarget::new(index, floor, knee, queue, unsaid)
                 })
                 .collect();
-            let (lowest, high) = lowest(&vessels);
-            let (parts, poured) = level(&vessels, lowest.now, high);
-            prop_assert!((poured - POURED).abs() <= CLOSE, "{poured}");
-            prop_assert!((parts.iter().sum::<f64>() - poured).abs() < 1e-9);
-            let filled = |vessel: &FillTarget| vessel.cost(vessel.queue + parts[vessel.index]);
-            let levels = || vessels.iter().filter(|vessel| parts[vessel.index] > 0.0).map(filled);
+            let (lowest, high) = lowest(&targets);
+            let (amounts, total) = level(&targets, lowest.current_cost, high);
+            prop_assert!((total - FILL_REQUESTS).abs() <= FILL_TOLERANCE, "{total}");
+            prop_assert!((amounts.iter().sum::<f64>() - total).abs() < 1e-9);
+            let filled_cost = |target: &FillTarget| target.cost(target.queue + amounts[target.index]);
+            let filled_costs = || targets.iter().filter(|target| amounts[target.index] > 0.0).map(filled_cost);
             let (lowest, highest) =
-                levels().fold((f64::INFINITY, 0.0_f64), |(low, high), at| (low.min(at), high.max(at)));
+                filled_costs().fold((f64::INFINITY, 0.0_f64), |(low, high), at| (low.min(at), high.max(at)));
             prop_assert!(highest - lowest <= 1e-6 * highest, "{lowest} to {highest}");
-            for dry in vessels.iter().filter(|vessel| parts[vessel.index] == 0.0) {
-                prop_assert!(dry.cost(dry.queue) >= lowest - 1e-6 * lowest, "{}", dry.index);
+            for unfilled in targets.iter().filter(|target| amounts[target.index] == 0.0) {
+                prop_assert!(unfilled.cost(unfilled.queue) >= lowest - 1e-6 * lowest, "{}", unfilled.index);
             }
         }
     }

@@ -32,7 +32,7 @@ const GROUP_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 const MAX_GROUP_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The type of a group without a known one. Some clients take a reference without a type for nil.
-const ANY: &[u8] = b"IDL:omg.org/CORBA/Object:1.0";
+const ANY_OBJECT_TYPE: &[u8] = b"IDL:omg.org/CORBA/Object:1.0";
 
 /// The place of a side-car: `ADDRESS`, or `ADDRESS=SERVER` if the server is not at the address of its
 /// reference.
@@ -47,11 +47,14 @@ impl FromStr for IiopAddresses {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "expected ADDRESS=SERVER, such as 0.0.0.0:2809=127.0.0.1:12809";
-        let (listen, server) = text.split_once('=').map_or((text, None), |(at, of)| (at, Some(of)));
+        let (listen, server) = text
+            .split_once('=')
+            .map_or((text, None), |(listen_text, server_text)| (listen_text, Some(server_text)));
         let ListenAddress(listen) =
-            listen.parse().map_err(|why| format!("the address `{listen}` {why}; {expected}"))?;
-        let server = server
-            .map(|server| server.parse().map_err(|why| format!("the server `{server}` {why}; {expected}")));
+            listen.parse().map_err(|error| format!("the address `{listen}` {error}; {expected}"))?;
+        let server = server.map(|server| {
+            server.parse().map_err(|error| format!("the server `{server}` {error}; {expected}"))
+        });
         Ok(Self { listen, server: server.transpose()? })
     }
 }
@@ -65,10 +68,10 @@ impl FromStr for ReferenceSource {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let is =
-            |scheme: &str| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
-        if is("IOR:") || is("corbaloc:") {
-            text.parse::<ObjectReference>().map_err(|why| format!("it {why}"))?;
+        let has_scheme =
+            |scheme: &str| text.get(..scheme.len()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(scheme));
+        if has_scheme("IOR:") || has_scheme("corbaloc:") {
+            text.parse::<ObjectReference>().map_err(|error| format!("it {error}"))?;
             return Ok(Self(text.to_owned()));
         }
         match text.strip_prefix("file:").unwrap_or(text) {
@@ -87,7 +90,7 @@ impl fmt::Display for ReferenceSource {
 
 impl ReferenceSource {
     fn read(&self) -> Result<ObjectReference, String> {
-        self.0.parse().map_err(|why| format!("{self}: it {why}"))
+        self.0.parse().map_err(|error| format!("{self}: it {error}"))
     }
 }
 
@@ -120,8 +123,8 @@ pub(super) struct SideCarReferences {
 impl ReferenceOptions {
     /// Returns the server's address, from the command line or its reference.
     pub(super) fn server_address(&self) -> Result<MemberAddress, CliError> {
-        let usage = |what: &str| {
-            CliError::new(CliExitCode::Usage, format_args!("--iiop {}: {what}", self.addresses.listen))
+        let usage = |message: &str| {
+            CliError::new(CliExitCode::Usage, format_args!("--iiop {}: {message}", self.addresses.listen))
         };
         if self.group_reference.is_none() && self.group_name.is_none() && !self.balancers.is_empty() {
             return Err(usage(
@@ -131,15 +134,15 @@ impl ReferenceOptions {
         }
         match (&self.addresses.server, &self.server_reference) {
             (Some(server), _) => Ok(server.clone()),
-            (None, Some(spot)) => {
-                let read = spot.read().map_err(|why| {
+            (None, Some(source)) => {
+                let server_reference = source.read().map_err(|error| {
                     CliError::failed(format_args!(
-                        "cannot tell where the server is: {why}; start it first, or say so: --iiop \
+                        "cannot tell where the server is: {error}; start it first, or say so: --iiop \
                          {}=HOST:PORT",
                         self.addresses.listen
                     ))
                 });
-                read.map(|reference| reference.address)
+                server_reference.map(|reference| reference.address)
             }
             (None, None) => Err(usage("where is the server? Say so with =HOST:PORT, or give --server-ior")),
         }
@@ -148,18 +151,18 @@ impl ReferenceOptions {
 
 impl SideCarReferences {
     /// Returns the references of a side-car that listens there.
-    pub(super) fn new(options: ReferenceOptions, listens: SocketAddr) -> Self {
-        let own = match listens.ip().is_unspecified() {
+    pub(super) fn new(options: ReferenceOptions, listen_address: SocketAddr) -> Self {
+        let configured_address = match listen_address.ip().is_unspecified() {
             false => None,
             // Balancers know it by a name that should lead there.
             true => options.member_name.as_ref().and_then(|member| member.parse().ok()),
         };
-        let side_car_address = own.unwrap_or_else(|| {
-            let host = match listens.ip().is_unspecified() {
+        let side_car_address = configured_address.unwrap_or_else(|| {
+            let host = match listen_address.ip().is_unspecified() {
                 true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
-                false => listens.ip().to_string(),
+                false => listen_address.ip().to_string(),
             };
-            MemberAddress { host, port: listens.port() }
+            MemberAddress { host, port: listen_address.port() }
         });
         Self { options, side_car_address, last_server_reference: None }
     }
@@ -171,8 +174,8 @@ impl SideCarReferences {
 
     /// Reads the server's reference, and writes the file anew if it has changed.
     pub(super) fn refresh(&mut self, side_car: &SideCar) -> Result<(), String> {
-        let Some(spot) = &self.options.server_reference else { return Ok(()) };
-        let ObjectReference { ior, address, .. } = spot.read()?;
+        let Some(source) = &self.options.server_reference else { return Ok(()) };
+        let ObjectReference { ior, address, .. } = source.read()?;
         if self.last_server_reference.as_ref() == Some(&ior) {
             return Ok(());
         }
@@ -182,8 +185,8 @@ impl SideCarReferences {
             let text = format!("{}\n", with_address(&ior, &self.side_car_address));
             write(file, &text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         }
-        if let Some(place) = Corbaloc::from_ior(&with_address(&ior, &self.side_car_address)) {
-            tracing::info!("the server's object is at {place} now");
+        if let Some(corbaloc) = Corbaloc::from_ior(&with_address(&ior, &self.side_car_address)) {
+            tracing::info!("the server's object is at {corbaloc} now");
         }
         self.last_server_reference = Some(ior);
         Ok(())
@@ -191,18 +194,18 @@ impl SideCarReferences {
 
     /// Polls the references for ever.
     pub(super) async fn poll_changes(&mut self, side_car: &SideCar) -> Infallible {
-        let said = self.options.clone();
+        let options = self.options.clone();
         let group = async {
-            match (&said.group_reference, &said.group_name) {
+            match (&options.group_reference, &options.group_name) {
                 (None, None) => std::future::pending().await,
-                _ => follow_group_reference(&said, side_car).await,
+                _ => follow_group_reference(&options, side_car).await,
             }
         };
         let server = async {
-            let mut trouble = None;
+            let mut last_error = None;
             loop {
-                let found = self.refresh(side_car);
-                log_once(&mut trouble, found.err(), "the server's reference cannot be had yet");
+                let result = self.refresh(side_car);
+                log_once(&mut last_error, result.err(), "the server's reference cannot be had yet");
                 sleep(FILE_POLL_INTERVAL).await;
             }
         };
@@ -214,27 +217,32 @@ impl SideCarReferences {
 }
 
 /// Passes the changes of the group's reference to a side-car.
-async fn follow_group_reference(said: &ReferenceOptions, side_car: &SideCar) -> Infallible {
-    let (mut known, mut trouble) = (None, None);
+async fn follow_group_reference(options: &ReferenceOptions, side_car: &SideCar) -> Infallible {
+    let (mut last_reference, mut last_error) = (None, None);
     let mut wait = FILE_POLL_INTERVAL;
     loop {
-        match find_group_reference(said).await {
-            Ok(home) => {
-                wait =
-                    if said.group_reference.is_some() { FILE_POLL_INTERVAL } else { GROUP_REFRESH_INTERVAL };
-                if known.as_ref() != Some(&home) {
-                    let place = Corbaloc::from_ior(&home).map(|place| place.to_string()).unwrap_or_default();
-                    let taken = side_car.set_group_object(&home);
-                    log_once(&mut trouble, taken.err(), "the group's reference cannot be taken");
-                    tracing::info!("clients that the server sends away go to {place}");
-                    known = Some(home);
+        match find_group_reference(options).await {
+            Ok(group_reference) => {
+                wait = if options.group_reference.is_some() {
+                    FILE_POLL_INTERVAL
+                } else {
+                    GROUP_REFRESH_INTERVAL
+                };
+                if last_reference.as_ref() != Some(&group_reference) {
+                    let corbaloc = Corbaloc::from_ior(&group_reference)
+                        .map(|corbaloc| corbaloc.to_string())
+                        .unwrap_or_default();
+                    let result = side_car.set_group_object(&group_reference);
+                    log_once(&mut last_error, result.err(), "the group's reference cannot be taken");
+                    tracing::info!("clients that the server sends away go to {corbaloc}");
+                    last_reference = Some(group_reference);
                 }
             }
             // The known reference may still be right.
-            Err(_) if known.is_some() => wait = MAX_GROUP_RETRY_INTERVAL,
-            Err(why) => {
-                let what = "clients stay until the group's reference is there";
-                log_once(&mut trouble, Some(why), what);
+            Err(_) if last_reference.is_some() => wait = MAX_GROUP_RETRY_INTERVAL,
+            Err(error) => {
+                let message = "clients stay until the group's reference is there";
+                log_once(&mut last_error, Some(error), message);
                 wait = (wait * 2).min(MAX_GROUP_RETRY_INTERVAL);
             }
         }
@@ -243,38 +251,42 @@ async fn follow_group_reference(said: &ReferenceOptions, side_car: &SideCar) -> 
 }
 
 /// Returns the group's reference, from its given place or from the first balancer that has it.
-async fn find_group_reference(said: &ReferenceOptions) -> Result<Ior, String> {
-    if let Some(spot) = &said.group_reference {
-        return spot.read().map(|reference| with_type_and_code_sets(reference.ior));
+async fn find_group_reference(options: &ReferenceOptions) -> Result<Ior, String> {
+    if let Some(source) = &options.group_reference {
+        return source.read().map(|reference| with_type_and_code_sets(reference.ior));
     }
-    let mut trouble = "there is no balancer to ask: give --report-to or --group-ior".to_owned();
-    let path = format!("/v1/groups/{}/ior", said.group_name.as_deref().unwrap_or_default());
-    for url in &said.balancers {
-        let found = url.fetch(&path).await.and_then(|body| {
+    let mut last_error = "there is no balancer to ask: give --report-to or --group-ior".to_owned();
+    let path = format!("/v1/groups/{}/ior", options.group_name.as_deref().unwrap_or_default());
+    for url in &options.balancers {
+        let result = url.fetch(&path).await.and_then(|body| {
             let body: plimsoll_admin::ObjectReference = serde_json::from_slice(&body)
                 .map_err(|error| format!("it answered something else: {error}"))?;
-            body.ior.parse::<ObjectReference>().map_err(|why| format!("its reference {why}"))
+            body.ior.parse::<ObjectReference>().map_err(|error| format!("its reference {error}"))
         });
-        match found {
+        match result {
             Ok(reference) => return Ok(with_type_and_code_sets(reference.ior)),
-            Err(why) => trouble = format!("{url}: {why}"),
+            Err(error) => last_error = format!("{url}: {error}"),
         }
     }
-    Err(trouble)
+    Err(last_error)
 }
 
 /// Adds a type and code sets to a reference without them. Some clients follow no forward to a reference
 /// without a type, and none sends a wide string to one without code sets.
 fn with_type_and_code_sets(mut ior: Ior) -> Ior {
     if ior.type_id.is_empty() {
-        ior.type_id = ANY.to_vec();
+        ior.type_id = ANY_OBJECT_TYPE.to_vec();
     }
     for profile in &mut ior.profiles {
-        let read = IiopProfile::parse(&profile.data).ok().filter(|_| profile.tag == IIOP_TAG);
-        let Some(mut read) = read.filter(|read| read.version > GiopVersion::V1_0) else { continue };
-        if read.components.iter().all(|component| component.code_sets().is_none()) {
-            read.components.push(CodeSets::common_sets().component(ByteOrder::NATIVE));
-            *profile = read.to_tagged(ByteOrder::NATIVE);
+        let iiop_profile = IiopProfile::parse(&profile.data).ok().filter(|_| profile.tag == IIOP_TAG);
+        let Some(mut iiop_profile) =
+            iiop_profile.filter(|iiop_profile| iiop_profile.version > GiopVersion::V1_0)
+        else {
+            continue;
+        };
+        if iiop_profile.components.iter().all(|component| component.code_sets().is_none()) {
+            iiop_profile.components.push(CodeSets::common_sets().component(ByteOrder::NATIVE));
+            *profile = iiop_profile.to_tagged(ByteOrder::NATIVE);
         }
     }
     ior
@@ -282,34 +294,34 @@ fn with_type_and_code_sets(mut ior: Ior) -> Ior {
 
 /// Returns a reference to the same object at another address. The key and the components stay; other
 /// addresses are removed, as they would lead past this one.
-fn with_address(ior: &Ior, to: &MemberAddress) -> Ior {
-    let mut own = Vec::new();
+fn with_address(ior: &Ior, address: &MemberAddress) -> Ior {
+    let mut profiles = Vec::new();
     if let Some(mut profile) = ior.first_iiop_profile() {
-        (profile.host, profile.port) = (to.host.clone(), to.port);
+        (profile.host, profile.port) = (address.host.clone(), address.port);
         profile.components.retain(|component: &TaggedComponent| component.tag != ALTERNATE_ADDRESS);
-        own.push(profile.to_tagged(ByteOrder::NATIVE));
+        profiles.push(profile.to_tagged(ByteOrder::NATIVE));
     }
-    let general = ior.profiles.iter().filter(|profile| profile.tag == GENERAL);
-    own.extend(general.cloned());
-    Ior { type_id: ior.type_id.clone(), profiles: own }
+    let multiple_components = ior.profiles.iter().filter(|profile| profile.tag == TAG_MULTIPLE_COMPONENTS);
+    profiles.extend(multiple_components.cloned());
+    Ior { type_id: ior.type_id.clone(), profiles }
 }
 
 /// The tag of a profile without an address, whose components hold for all (TAG_MULTIPLE_COMPONENTS).
-const GENERAL: u32 = 1;
+const TAG_MULTIPLE_COMPONENTS: u32 = 1;
 
 /// Replaces a file atomically: concurrent readers see the old one.
 fn write(file: &Path, text: &str) -> io::Result<()> {
-    let beside = file.with_added_extension("new");
-    std::fs::write(&beside, text)?;
-    std::fs::rename(&beside, file)
+    let temporary_path = file.with_added_extension("new");
+    std::fs::write(&temporary_path, text)?;
+    std::fs::rename(&temporary_path, file)
 }
 
 /// Logs an error, once for as long as it is the same.
-fn log_once(before: &mut Option<String>, now: Option<String>, what: &str) {
-    if let Some(why) = now.as_ref().filter(|_| *before != now) {
-        tracing::warn!("{what}: {why}");
+fn log_once(previous: &mut Option<String>, current: Option<String>, message: &str) {
+    if let Some(error) = current.as_ref().filter(|_| *previous != current) {
+        tracing::warn!("{message}: {error}");
     }
-    *before = now;
+    *previous = current;
 }
 
 #[cfg(test)]
@@ -320,26 +332,26 @@ mod tests {
 
     #[test]
     fn stands() {
-        let stand: IiopAddresses = "127.0.0.1:0=server:2809".parse().unwrap();
-        assert_eq!(stand.server.unwrap().to_string(), "server:2809");
+        let iiop_addresses: IiopAddresses = "127.0.0.1:0=server:2809".parse().unwrap();
+        assert_eq!(iiop_addresses.server.unwrap().to_string(), "server:2809");
         assert_eq!("[::]:2809".parse::<IiopAddresses>().unwrap().server, None);
-        for wrong in ["", "2809", "0.0.0.0:80=", "0.0.0.0:80=x"] {
+        for invalid in ["", "2809", "0.0.0.0:80=", "0.0.0.0:80=x"] {
             assert!(
-                wrong.parse::<IiopAddresses>().unwrap_err().contains("expected ADDRESS=SERVER"),
-                "{wrong}"
+                invalid.parse::<IiopAddresses>().unwrap_err().contains("expected ADDRESS=SERVER"),
+                "{invalid}"
             );
         }
     }
 
     #[test]
     fn spots() {
-        for (text, spot) in
+        for (text, shown) in
             [("/run/a.ior", "file:/run/a.ior"), ("file:a", "file:a"), ("corbaloc::h:1/k", "corbaloc::h:1/k")]
         {
-            assert_eq!(text.parse::<ReferenceSource>().unwrap().0, spot);
+            assert_eq!(text.parse::<ReferenceSource>().unwrap().0, shown);
         }
-        for wrong in ["", "file:", "IOR:00", "IOR:zz", "corbaloc:rir:/k"] {
-            assert!(wrong.parse::<ReferenceSource>().is_err(), "{wrong}");
+        for invalid in ["", "file:", "IOR:00", "IOR:zz", "corbaloc:rir:/k"] {
+            assert!(invalid.parse::<ReferenceSource>().is_err(), "{invalid}");
         }
         assert!(
             "/no/such/file".parse::<ReferenceSource>().unwrap().read().unwrap_err().contains("/no/such/file")
@@ -361,30 +373,31 @@ mod tests {
             key: b"a\0key".to_vec(),
             components: components.clone(),
         };
-        let general = TaggedProfile { tag: GENERAL, data: vec![0, 0, 0, 0, 0] };
+        let multiple_components = TaggedProfile { tag: TAG_MULTIPLE_COMPONENTS, data: vec![0, 0, 0, 0, 0] };
         let other = TaggedProfile { tag: 99, data: vec![0] };
         let type_id = b"IDL:Test/Latency:1.0".to_vec();
         let second = IiopProfile { host: "10.0.0.2".into(), ..profile.clone() }.to_tagged(ByteOrder::Big);
-        let profiles = vec![profile.to_tagged(ByteOrder::Big), second, other, general.clone()];
-        let to = MemberAddress { host: "::1".into(), port: 9 };
-        let moved = with_address(&Ior { type_id: type_id.clone(), profiles }, &to);
+        let profiles = vec![profile.to_tagged(ByteOrder::Big), second, other, multiple_components.clone()];
+        let address = MemberAddress { host: "::1".into(), port: 9 };
+        let moved = with_address(&Ior { type_id: type_id.clone(), profiles }, &address);
         let expected = IiopProfile {
             host: "::1".into(),
             port: 9,
             components: vec![components[0].clone(), unknown],
             ..profile
         };
-        assert_eq!((&moved.type_id, &moved.profiles[1..]), (&type_id, &[general][..]));
+        assert_eq!((&moved.type_id, &moved.profiles[1..]), (&type_id, &[multiple_components][..]));
         assert_eq!(moved.first_iiop_profile(), Some(expected));
     }
 
     #[test]
     fn a_group_has_a_type_and_code_sets() {
-        let bare = |text: &str| with_type_and_code_sets(text.parse::<ObjectReference>().unwrap().ior);
-        let ior = bare("corbaloc:iiop:1.2@h:1/k");
-        assert_eq!(ior.type_id, ANY);
+        let parse_completed =
+            |text: &str| with_type_and_code_sets(text.parse::<ObjectReference>().unwrap().ior);
+        let ior = parse_completed("corbaloc:iiop:1.2@h:1/k");
+        assert_eq!(ior.type_id, ANY_OBJECT_TYPE);
         assert!(ior.first_iiop_profile().unwrap().components[0].code_sets().is_some());
         assert_eq!(with_type_and_code_sets(ior.clone()), ior);
-        assert_eq!(bare("corbaloc::h:1/k").first_iiop_profile().unwrap().components, []);
+        assert_eq!(parse_completed("corbaloc::h:1/k").first_iiop_profile().unwrap().components, []);
     }
 }

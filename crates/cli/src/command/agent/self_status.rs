@@ -17,16 +17,16 @@ pub(in crate::command) fn self_status(args: &Args) -> SelfStatus {
         return SelfStatus { well: true, lines, facts: Value::Null };
     };
     match ControlEndpoint::Http(address.to_string()).get::<Value>("/load") {
-        Ok(known) => {
-            let values = known["values"].as_object().into_iter().flatten();
+        Ok(load) => {
+            let values = load["values"].as_object().into_iter().flatten();
             let values: Map<String, Value> = values
-                .filter_map(|(name, known)| Some((name.clone(), known.get("value")?.clone())))
+                .filter_map(|(name, entry)| Some((name.clone(), entry.get("value")?.clone())))
                 .collect();
             lines.push(format!("{} known", pluralize(values.len(), "number")));
             SelfStatus { well: true, lines, facts: json!({"values": values}) }
         }
-        Err(trouble) => {
-            lines.push(format!("it cannot be asked: {trouble}"));
+        Err(error) => {
+            lines.push(format!("it cannot be asked: {error}"));
             SelfStatus { well: false, lines, facts: Value::Null }
         }
     }

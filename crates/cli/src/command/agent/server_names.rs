@@ -17,25 +17,27 @@ pub(super) struct ServerNames {
 /// common; each server is at that host, at the port of its side-car. `tells` is `true` if reports go to
 /// balancers.
 pub(super) fn name_servers(
-    said: Option<&str>,
+    member: Option<&str>,
     listen: &[SocketAddr],
-    tells: bool,
+    is_reporting: bool,
 ) -> Result<ServerNames, CliError> {
-    let usage = |what: String| CliError::new(CliExitCode::Usage, what);
-    if let Some(said) = said.filter(|said| has_port(said)) {
+    let usage = |message: String| CliError::new(CliExitCode::Usage, message);
+    if let Some(member) = member.filter(|member| has_port(member)) {
         return Err(usage(format!(
-            "--member {said} has a port, and there are several --side-car: give the host, and each server is \
+            "--member {member} has a port, and there are several --side-car: give the host, and each server is \
              known by the port of its side-car"
         )));
     }
-    let common =
-        listen.first().map(SocketAddr::ip).filter(|first| listen.iter().all(|one| one.ip() == *first));
-    let host = said
-        .map(str::to_owned)
-        .or_else(|| common.filter(|common| !common.is_unspecified()).map(|common| common.to_string()));
-    let server = |listen: &SocketAddr| match said {
+    let common_address = listen
+        .first()
+        .map(SocketAddr::ip)
+        .filter(|first| listen.iter().all(|address| address.ip() == *first));
+    let host = member.map(str::to_owned).or_else(|| {
+        common_address.filter(|address| !address.is_unspecified()).map(|address| address.to_string())
+    });
+    let server = |listen: &SocketAddr| match member {
         Some(host) => Ok(host_and_port(host, listen.port())),
-        None if listen.ip().is_unspecified() && tells => Err(usage(format!(
+        None if listen.ip().is_unspecified() && is_reporting => Err(usage(format!(
             "what is the server at {listen} called? Give its host's name or address as the balancers have \
              it: \
              --member HOST"
@@ -46,8 +48,8 @@ pub(super) fn name_servers(
 }
 
 fn has_port(host: &str) -> bool {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    bare.parse::<IpAddr>().is_err() && host.contains(':')
+    let unbracketed = host.trim_start_matches('[').trim_end_matches(']');
+    unbracketed.parse::<IpAddr>().is_err() && host.contains(':')
 }
 
 fn host_and_port(host: &str, port: u16) -> String {
@@ -61,39 +63,47 @@ fn host_and_port(host: &str, port: u16) -> String {
 mod tests {
     use super::*;
 
-    fn named(
-        said: Option<&str>,
+    fn server_names(
+        member: Option<&str>,
         listen: &[&str],
-        tells: bool,
+        is_reporting: bool,
     ) -> Result<(Option<String>, Vec<String>), String> {
-        let listen: Vec<SocketAddr> = listen.iter().map(|one| one.parse().unwrap()).collect();
-        let names = name_servers(said, &listen, tells).map_err(|failure| format!("{failure:?}"))?;
+        let listen: Vec<SocketAddr> = listen.iter().map(|address| address.parse().unwrap()).collect();
+        let names = name_servers(member, &listen, is_reporting).map_err(|failure| format!("{failure:?}"))?;
         Ok((names.host, names.servers))
     }
 
     #[test]
     fn servers_are_known_by_their_host_and_the_ports_of_their_side_cars() {
-        let all = ["0.0.0.0:80", "[::]:5432"];
-        for (said, first) in [("10.0.0.1", "10.0.0.1:80"), ("fd00::1", "[fd00::1]:80"), ("[::1]", "[::1]:80")]
+        let unspecified = ["0.0.0.0:80", "[::]:5432"];
+        for (member, first) in
+            [("10.0.0.1", "10.0.0.1:80"), ("fd00::1", "[fd00::1]:80"), ("[::1]", "[::1]:80")]
         {
-            let (host, servers) = named(Some(said), &all, true).unwrap();
-            assert_eq!((host.as_deref(), servers[0].as_str()), (Some(said), first));
+            let (host, servers) = server_names(Some(member), &unspecified, true).unwrap();
+            assert_eq!((host.as_deref(), servers[0].as_str()), (Some(member), first));
             assert!(servers[1].ends_with(":5432"));
         }
-        let one = ["10.0.0.1:80", "10.0.0.1:81"];
-        let own: Vec<String> = one.iter().map(ToString::to_string).collect();
-        assert_eq!(named(None, &one, true), Ok((Some("10.0.0.1".into()), own)));
-        let two = ["10.0.0.1:80", "10.0.0.2:80"];
-        let own: Vec<String> = two.iter().map(ToString::to_string).collect();
-        assert_eq!(named(None, &two, true), Ok((None, own)));
-        assert!(named(None, &all, false).is_ok(), "there is nobody to tell");
+        let same_host = ["10.0.0.1:80", "10.0.0.1:81"];
+        let expected: Vec<String> = same_host.iter().map(ToString::to_string).collect();
+        assert_eq!(server_names(None, &same_host, true), Ok((Some("10.0.0.1".into()), expected)));
+        let two_hosts = ["10.0.0.1:80", "10.0.0.2:80"];
+        let expected: Vec<String> = two_hosts.iter().map(ToString::to_string).collect();
+        assert_eq!(server_names(None, &two_hosts, true), Ok((None, expected)));
+        assert!(server_names(None, &unspecified, false).is_ok(), "there is nobody to tell");
     }
 
     #[test]
     fn what_cannot_be_named_is_refused() {
-        assert!(named(None, &["0.0.0.0:80", "0.0.0.0:81"], true).unwrap_err().contains("0.0.0.0:80 called?"));
+        assert!(
+            server_names(None, &["0.0.0.0:80", "0.0.0.0:81"], true)
+                .unwrap_err()
+                .contains("0.0.0.0:80 called?")
+        );
         for port in ["10.0.0.1:80", "[::1]:80", "web:80"] {
-            assert!(named(Some(port), &["0.0.0.0:80"], true).unwrap_err().contains("has a port"), "{port}");
+            assert!(
+                server_names(Some(port), &["0.0.0.0:80"], true).unwrap_err().contains("has a port"),
+                "{port}"
+            );
         }
     }
 }

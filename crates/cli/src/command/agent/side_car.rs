@@ -37,7 +37,7 @@ mod addresses;
 pub(super) use addresses::{SideCarAddresses, with_group_urls};
 
 /// The name of the group, if there is only one.
-const SERVER: &str = "server";
+const SERVER_GROUP: &str = "server";
 /// The time between two looks at the meter.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// The time between two checks that the server can be reached.
@@ -46,7 +46,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const SAMPLES_PER_WINDOW: usize = 10;
 
 /// The number of keys of a CORBA server's object from before its restarts that are remembered.
-const FORMER: usize = 16;
+const MAX_FORMER_KEYS: usize = 16;
 
 /// A running side-car.
 pub(super) struct SideCar {
@@ -73,22 +73,22 @@ impl SideCar {
     /// Starts to carry, for one server or more. `refuse` does not concern http, `shed_idle` only plain
     /// connections.
     pub(super) fn start(
-        places: Vec<SideCarAddresses>,
+        side_cars: Vec<SideCarAddresses>,
         refuse: bool,
         shed_idle: Option<Duration>,
     ) -> Result<Self, CliError> {
-        let manner = SideCarSettings { refuse, shed_idle, shares_host: false, home: None };
-        let carried = CurrentSettings {
-            addresses: places,
-            side_car_settings: manner,
+        let side_car_settings = SideCarSettings { refuse, shed_idle, shares_host: false, home: None };
+        let current = CurrentSettings {
+            addresses: side_cars,
+            side_car_settings,
             server_object: None,
             former_keys: Vec::new(),
             group_object: None,
         };
-        let settings = carried.settings(look_up)?;
+        let settings = current.settings(look_up)?;
         let engine = Engine::start(settings).map_err(CliError::failed)?;
-        let listen = engine.addresses();
-        Ok(Self { engine, current: RefCell::new(carried), bound_addresses: listen })
+        let bound_addresses = engine.addresses();
+        Ok(Self { engine, current: RefCell::new(current), bound_addresses })
     }
 
     /// Returns the bound addresses, for each server, in the order in which they were given.
@@ -98,11 +98,11 @@ impl SideCar {
 
     /// Returns a line for each server: `side-car http 0.0.0.0:80 -> 127.0.0.1:8080`.
     pub(super) fn lines(&self) -> Vec<String> {
-        let places = &self.current.borrow().addresses;
-        let line = |(place, listen): (&SideCarAddresses, &SocketAddr)| {
-            format!("side-car {} {listen} -> {}", place.protocol(), place.server)
+        let side_cars = &self.current.borrow().addresses;
+        let line = |(addresses, listen): (&SideCarAddresses, &SocketAddr)| {
+            format!("side-car {} {listen} -> {}", addresses.protocol(), addresses.server)
         };
-        places.iter().zip(&self.bound_addresses).map(line).collect()
+        side_cars.iter().zip(&self.bound_addresses).map(line).collect()
     }
 
     /// Sets the object of the CORBA server, and its address if that is given.
@@ -111,23 +111,23 @@ impl SideCar {
         object: &Ior,
         server: Option<MemberAddress>,
     ) -> Result<(), String> {
-        self.update_settings(|carried| {
+        self.update_settings(|current| {
             let key = |ior: &Ior| ior.first_iiop_profile().map(|profile| profile.key);
-            let (before, now) = (carried.server_object.replace(object.clone()), key(object));
-            if let Some(before) = before.as_ref().and_then(key) {
-                carried.former_keys.insert(0, before);
+            let (previous_object, new_key) = (current.server_object.replace(object.clone()), key(object));
+            if let Some(former_key) = previous_object.as_ref().and_then(key) {
+                current.former_keys.insert(0, former_key);
             }
-            carried.former_keys.retain(|former| Some(former) != now.as_ref());
-            carried.former_keys.truncate(FORMER);
-            if let (Some(server), Some(place)) = (server, carried.addresses.first_mut()) {
-                place.server = server;
+            current.former_keys.retain(|former| Some(former) != new_key.as_ref());
+            current.former_keys.truncate(MAX_FORMER_KEYS);
+            if let (Some(server), Some(addresses)) = (server, current.addresses.first_mut()) {
+                addresses.server = server;
             }
         })
     }
 
     /// Sets the group to which clients are sent away.
-    pub(super) fn set_group_object(&self, home: &Ior) -> Result<(), String> {
-        self.update_settings(|carried| carried.group_object = Some(home.clone()))
+    pub(super) fn set_group_object(&self, group_object: &Ior) -> Result<(), String> {
+        self.update_settings(|current| current.group_object = Some(group_object.clone()))
     }
 
     fn update_settings(&self, change: impl FnOnce(&mut CurrentSettings)) -> Result<(), String> {
@@ -142,24 +142,29 @@ impl SideCar {
     /// Reports its figures to an agent, and obeys the alerts of balancers, for as long as it carries. Each of
     /// several servers has a report of its own, and the host has one of all together.
     pub(super) fn report_load(&self, agent: &Agent) -> impl Future<Output = Infallible> + use<> {
-        let mut parts = JoinSet::new();
+        let mut tasks = JoinSet::new();
         let count = self.bound_addresses.len();
         if count == 1 {
-            parts.spawn(report_server_load(
+            tasks.spawn(report_server_load(
                 self.engine.clone(),
-                SERVER.to_owned(),
+                SERVER_GROUP.to_owned(),
                 agent.reporter(),
                 agent.alerts(),
             ));
         } else {
-            for (number, (told, alerts)) in agent.servers().into_iter().enumerate() {
-                parts.spawn(report_server_load(self.engine.clone(), name(number, count), told, alerts));
+            for (index, (reporter, alerts)) in agent.servers().into_iter().enumerate() {
+                tasks.spawn(report_server_load(
+                    self.engine.clone(),
+                    server_name(index, count),
+                    reporter,
+                    alerts,
+                ));
             }
-            parts.spawn(report_host_load(self.engine.clone(), agent.reporter()));
+            tasks.spawn(report_host_load(self.engine.clone(), agent.reporter()));
         }
         async move {
             // None of them ends, unless it panics, which is logged then.
-            while parts.join_next().await.is_some() {}
+            while tasks.join_next().await.is_some() {}
             std::future::pending().await
         }
     }
@@ -174,17 +179,17 @@ impl SideCar {
 async fn report_server_load(
     engine: Engine,
     group: String,
-    told: ValueReporter,
+    reporter: ValueReporter,
     mut alerts: watch::Receiver<ShedAlert>,
 ) {
-    let mut looks = RateWindow::default();
-    let mut reach = ServerReachability::default();
-    let (mut ticks, mut seconds) = (sampling_interval(), interval(SECOND));
-    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut rate_window = RateWindow::default();
+    let mut reachability = ServerReachability::default();
+    let (mut sample_ticks, mut second_ticks) = (sampling_interval(), interval(SECOND));
+    second_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = ticks.tick() => record_server_load(&engine, &group, &told, &mut looks),
-            _ = seconds.tick() => reach.log_changes(&engine, &group),
+            _ = sample_ticks.tick() => record_server_load(&engine, &group, &reporter, &mut rate_window),
+            _ = second_ticks.tick() => reachability.log_changes(&engine, &group),
             Ok(()) = alerts.changed() => {
                 let share = alerts.borrow_and_update().share;
                 engine.request_shed(&group, share);
@@ -194,13 +199,13 @@ async fn report_server_load(
 }
 
 /// Reports the figures of the host.
-async fn report_host_load(engine: Engine, told: ValueReporter) {
+async fn report_host_load(engine: Engine, reporter: ValueReporter) {
     let mut ticks = sampling_interval();
     loop {
         ticks.tick().await;
         let reading = engine.host_reading();
         record_values(
-            &told,
+            &reporter,
             [
                 ("host_in_flight", Some(f64::from(reading.in_flight))),
                 ("host_knee", Some(f64::from(reading.knee))),
@@ -209,14 +214,14 @@ async fn report_host_load(engine: Engine, told: ValueReporter) {
     }
 }
 
-fn record_server_load(engine: &Engine, group: &str, told: &ValueReporter, looks: &mut RateWindow) {
+fn record_server_load(engine: &Engine, group: &str, reporter: &ValueReporter, rate_window: &mut RateWindow) {
     let Some(reading) = engine.meter_reading(group) else { return };
-    let counted = engine.member_counters(group);
-    let (requests, seconds) = counted.first().map_or((0, 0.0), |one| (one.requests, one.seconds));
-    let (rate, latency) = looks.push(Instant::now(), requests, seconds);
+    let counters = engine.member_counters(group);
+    let (requests, seconds) = counters.first().map_or((0, 0.0), |member| (member.requests, member.seconds));
+    let (rate, latency) = rate_window.push(Instant::now(), requests, seconds);
     let sojourn = (reading.sojourn > 0.0).then_some(f64::from(reading.sojourn));
     record_values(
-        told,
+        reporter,
         [
             ("in_flight", Some(f64::from(reading.in_flight))),
             ("requests_per_second", rate),
@@ -227,11 +232,11 @@ fn record_server_load(engine: &Engine, group: &str, told: &ValueReporter, looks:
     );
 }
 
-fn record_values<const N: usize>(told: &ValueReporter, values: [(&str, Option<f64>); N]) {
+fn record_values<const N: usize>(reporter: &ValueReporter, values: [(&str, Option<f64>); N]) {
     for (name, value) in values {
         if let Some(value) = value {
             // An error is possible only if programs have reported 40 other names already; they got it then.
-            let _ = told.report(name, value);
+            let _ = reporter.report(name, value);
         }
     }
 }
@@ -243,8 +248,8 @@ fn sampling_interval() -> Interval {
 }
 
 /// Returns the name of the group of one of so many servers.
-fn name(number: usize, count: usize) -> String {
-    if count == 1 { SERVER.to_owned() } else { format!("{SERVER}-{}", number + 1) }
+fn server_name(index: usize, count: usize) -> String {
+    if count == 1 { SERVER_GROUP.to_owned() } else { format!("{SERVER_GROUP}-{}", index + 1) }
 }
 
 impl CurrentSettings {
@@ -254,37 +259,37 @@ impl CurrentSettings {
         &self,
         mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
     ) -> Result<Settings, CliError> {
-        for place in &self.addresses {
-            resolve(&place.server).map_err(|why| {
-                let (option, host) = (place.option(), &place.server.host);
-                let what =
-                    format!("cannot look up `{host}`: {why}; correct the name, or write an IP address");
-                CliError::failed(format_args!("{option} {place}: {what}"))
+        for addresses in &self.addresses {
+            resolve(&addresses.server).map_err(|error| {
+                let (option, host) = (addresses.option(), &addresses.server.host);
+                let message =
+                    format!("cannot look up `{host}`: {error}; correct the name, or write an IP address");
+                CliError::failed(format_args!("{option} {addresses}: {message}"))
             })?;
         }
         let option = self.addresses.first().map_or("--side-car", SideCarAddresses::option);
-        let wrong = |exit| {
+        let config_error = |exit_code| {
             move |problems: ConfigDiagnostics| {
-                CliError::new(exit, format_args!("{option}: {}", problems.first()))
+                CliError::new(exit_code, format_args!("{option}: {}", problems.first()))
             }
         };
         let file = config::parse("the side-car", render_config(&self.addresses).into_bytes())
-            .map_err(wrong(CliExitCode::Usage))?;
+            .map_err(config_error(CliExitCode::Usage))?;
         let machine = MachineDefaults::detect(&file.config, limits::raise());
-        let mut settings = file.settings(machine, resolve).map_err(wrong(CliExitCode::Failed))?;
-        for (group, place) in settings.groups.iter_mut().zip(&self.addresses) {
+        let mut settings = file.settings(machine, resolve).map_err(config_error(CliExitCode::Failed))?;
+        for (group, addresses) in settings.groups.iter_mut().zip(&self.addresses) {
             // An open connection is no measure of its cost for the host, unless the option to refuse excess
             // connections makes it one.
             let group = Arc::make_mut(group);
-            let works = place.protocol != Protocol::Tcp || self.side_car_settings.refuse;
-            let shares_host = works && self.addresses.len() > 1;
-            let home = place.group_url.as_ref().map(|home| home.0.as_str().into());
+            let is_metered = addresses.protocol != Protocol::Tcp || self.side_car_settings.refuse;
+            let shares_host = is_metered && self.addresses.len() > 1;
+            let home = addresses.group_url.as_ref().map(|url| url.0.as_str().into());
             group.side_car = Some(SideCarSettings { shares_host, home, ..self.side_car_settings });
             let Some(iiop) = &mut group.iiop else { continue };
             // The server has many objects that the side-car does not know.
             iiop.key = None;
             let object = self.server_object.clone().and_then(CorbaObject::new);
-            iiop.objects = object.map(|object| (Arc::from(SERVER), object)).into_iter().collect();
+            iiop.objects = object.map(|object| (Arc::from(SERVER_GROUP), object)).into_iter().collect();
             iiop.former.clone_from(&self.former_keys);
             iiop.home.clone_from(&self.group_object);
         }
@@ -304,19 +309,19 @@ struct ServerReachability {
 impl ServerReachability {
     /// Logs when it cannot be reached any more, and when it can be again.
     fn log_changes(&mut self, engine: &Engine, group: &str) {
-        let Some(look) = engine.group_snapshot(group) else { return };
-        let status = look.status;
-        let lost = UNREACHED.iter().filter_map(|reason| status.rejected.get(*reason)).sum();
+        let Some(snapshot) = engine.group_snapshot(group) else { return };
+        let status = snapshot.status;
+        let failed_connects = UNREACHED.iter().filter_map(|reason| status.rejected.get(*reason)).sum();
         let Some(server) = status.members.first() else { return };
         // An answer of 5xx is an answer, too.
         let answered = server.requests.saturating_sub(server.failures)
             + server.answers.get("5xx").copied().unwrap_or_default();
-        let (lost_before, answered_before) = (self.failed_connects, self.answered);
-        (self.failed_connects, self.answered) = (lost, answered);
-        if !self.is_unreachable && lost > lost_before {
+        let (previous_failed, previous_answered) = (self.failed_connects, self.answered);
+        (self.failed_connects, self.answered) = (failed_connects, answered);
+        if !self.is_unreachable && failed_connects > previous_failed {
             self.is_unreachable = true;
             tracing::warn!("the server {} cannot be reached", server.name);
-        } else if self.is_unreachable && answered > answered_before && lost == lost_before {
+        } else if self.is_unreachable && answered > previous_answered && failed_connects == previous_failed {
             self.is_unreachable = false;
             tracing::info!("the server {} can be reached again", server.name);
         }
@@ -334,32 +339,33 @@ impl RateWindow {
     /// Adds the number of ended requests so far and their total seconds. Returns the requests that end in a
     /// second, and the mean seconds of each, if there were any.
     fn push(&mut self, now: Instant, requests: u64, seconds: f64) -> (Option<f64>, Option<f64>) {
-        let (then, requests_then, seconds_then) = *self.0.front().unwrap_or(&(now, requests, seconds));
+        let (window_start, start_requests, start_seconds) =
+            *self.0.front().unwrap_or(&(now, requests, seconds));
         self.0.push_back((now, requests, seconds));
         if self.0.len() > SAMPLES_PER_WINDOW {
             self.0.pop_front();
         }
-        let passed = now.duration_since(then).as_secs_f64();
+        let elapsed = now.duration_since(window_start).as_secs_f64();
         // The counts of a member begin again if it does.
-        let ended = requests.saturating_sub(requests_then) as f64;
-        let rate = (passed > 0.0).then(|| ended / passed);
-        (rate, (ended > 0.0).then(|| (seconds - seconds_then).max(0.0) / ended))
+        let completed = requests.saturating_sub(start_requests) as f64;
+        let rate = (elapsed > 0.0).then(|| completed / elapsed);
+        (rate, (completed > 0.0).then(|| (seconds - start_seconds).max(0.0) / completed))
     }
 }
 
 /// Returns the configuration. Timeouts of idle connections are left to the balancers and to the server.
-fn render_config(places: &[SideCarAddresses]) -> String {
+fn render_config(side_cars: &[SideCarAddresses]) -> String {
     let mut text = "threads = 1\n".to_owned();
-    for (number, place) in places.iter().enumerate() {
-        text += &section(place, &name(number, places.len()));
+    for (index, addresses) in side_cars.iter().enumerate() {
+        text += &render_section(addresses, &server_name(index, side_cars.len()));
     }
     text
 }
 
-fn section(place: &SideCarAddresses, group: &str) -> String {
-    let SideCarAddresses { listen, server, .. } = place;
-    let protocol = place.protocol();
-    let binding = if place.protocol == Protocol::Iiop { "binding = 'per_request'\n" } else { "" };
+fn render_section(addresses: &SideCarAddresses, group: &str) -> String {
+    let SideCarAddresses { listen, server, .. } = addresses;
+    let protocol = addresses.protocol();
+    let binding = if addresses.protocol == Protocol::Iiop { "binding = 'per_request'\n" } else { "" };
     format!(
         "[[listener]]\naddress = '{listen}'\nprotocol = '{protocol}'\ngroup = '{group}'\nforwarded = 'off'\n\
          {binding}timeouts.idle = '1d'\ntimeouts.tunnel = '1d'\n\
@@ -375,13 +381,14 @@ mod tests {
 
     #[test]
     fn the_configuration_is_one() {
-        let places =
+        let side_cars =
             ["0.0.0.0:80=127.0.0.1:8080", "tcp:[::]:5432=[::1]:15432"].map(|text| text.parse().unwrap());
         let server: MemberAddress = "127.0.0.1:1".parse().unwrap();
-        for place in
-            places.into_iter().chain([SideCarAddresses::iiop("0.0.0.0:2809".parse().unwrap(), server)])
+        for addresses in
+            side_cars.into_iter().chain([SideCarAddresses::iiop("0.0.0.0:2809".parse().unwrap(), server)])
         {
-            let file = config::parse("x", render_config(std::slice::from_ref(&place)).into_bytes()).unwrap();
+            let file =
+                config::parse("x", render_config(std::slice::from_ref(&addresses)).into_bytes()).unwrap();
             let settings = file
                 .settings(
                     MachineDefaults {
@@ -398,7 +405,7 @@ mod tests {
             let (listener, group) = (&settings.listeners[0], &settings.groups[0]);
             assert_eq!(
                 (listener.address, listener.forwarded),
-                (place.listen, plimsoll_proxy::ForwardedHeaders::Off)
+                (addresses.listen, plimsoll_proxy::ForwardedHeaders::Off)
             );
             assert_eq!((group.retry.attempts, group.spec.outlier.is_none()), (0, true));
             assert!(group.probe.is_none());
@@ -407,60 +414,65 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_of_the_command_line() {
-        let refused = |places: Vec<SideCarAddresses>| {
-            let manner = SideCarSettings { refuse: false, shed_idle: None, shares_host: false, home: None };
-            let carried = CurrentSettings {
-                addresses: places,
-                side_car_settings: manner,
+        let settings_failure = |side_cars: Vec<SideCarAddresses>| {
+            let side_car_settings =
+                SideCarSettings { refuse: false, shed_idle: None, shares_host: false, home: None };
+            let current = CurrentSettings {
+                addresses: side_cars,
+                side_car_settings,
                 server_object: None,
                 former_keys: Vec::new(),
                 group_object: None,
             };
-            let nowhere = |address: &MemberAddress| {
-                let found = format!("{address}").parse();
-                found.map_err(|_| io::Error::other("no such name"))
+            let resolve = |address: &MemberAddress| {
+                let parsed = format!("{address}").parse();
+                parsed.map_err(|_| io::Error::other("no such name"))
             };
-            let failure = carried.settings(nowhere).unwrap_err();
-            (failure.exit, failure.one_line().to_owned())
+            let failure = current.settings(resolve).unwrap_err();
+            (failure.exit_code, failure.one_line().to_owned())
         };
-        let place = |text: &str| text.parse::<SideCarAddresses>().unwrap();
+        let parse = |text: &str| text.parse::<SideCarAddresses>().unwrap();
         let unknown = "--side-car http:127.0.0.1:80=nosuch:80: cannot look up `nosuch`: no such name; \
                        correct the name, \
                        or write an IP address";
-        assert_eq!(refused(vec![place("127.0.0.1:80=nosuch:80")]), (CliExitCode::Failed, unknown.to_owned()));
-        let same = place("127.0.0.1:80=127.0.0.1:81");
-        let (exit, said) = refused(vec![same.clone(), same]);
         assert_eq!(
-            (exit, &*said),
+            settings_failure(vec![parse("127.0.0.1:80=nosuch:80")]),
+            (CliExitCode::Failed, unknown.to_owned())
+        );
+        let addresses = parse("127.0.0.1:80=127.0.0.1:81");
+        let (exit, message) = settings_failure(vec![addresses.clone(), addresses]);
+        assert_eq!(
+            (exit, &*message),
             (CliExitCode::Usage, "--side-car: a second listener on 127.0.0.1:80 (tcp)")
         );
-        let at: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        let (exit, said) = refused(vec![SideCarAddresses::iiop(at, "127.0.0.1:80".parse().unwrap())]);
+        let listen: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        let (exit, message) =
+            settings_failure(vec![SideCarAddresses::iiop(listen, "127.0.0.1:80".parse().unwrap())]);
         assert!(
-            exit == CliExitCode::Usage && said.starts_with("--iiop: member 127.0.0.1:80 is the listener"),
-            "{said}"
+            exit == CliExitCode::Usage && message.starts_with("--iiop: member 127.0.0.1:80 is the listener"),
+            "{message}"
         );
     }
 
     #[test]
     fn rates_are_of_the_last_second() {
-        let mut looks = RateWindow::default();
+        let mut rate_window = RateWindow::default();
         let begin = Instant::now();
-        assert_eq!(looks.push(begin, 100, 5.0), (None, None));
+        assert_eq!(rate_window.push(begin, 100, 5.0), (None, None));
         // 10 requests of 20 ms end in each look of 100 ms.
         let mut last = (None, None);
-        for look in 1..=30 {
-            last = looks.push(
-                begin + SAMPLE_INTERVAL * look,
-                100 + 10 * u64::from(look),
-                5.0 + 0.2 * f64::from(look),
+        for sample in 1..=30 {
+            last = rate_window.push(
+                begin + SAMPLE_INTERVAL * sample,
+                100 + 10 * u64::from(sample),
+                5.0 + 0.2 * f64::from(sample),
             );
         }
         let (rate, latency) = (last.0.unwrap(), last.1.unwrap());
         assert!((rate - 100.0).abs() < 1e-6 && (latency - 0.02).abs() < 1e-9, "{rate} {latency}");
-        assert_eq!(looks.0.len(), SAMPLES_PER_WINDOW);
-        for look in 31..=41 {
-            last = looks.push(begin + SAMPLE_INTERVAL * look, 400, 11.0);
+        assert_eq!(rate_window.0.len(), SAMPLES_PER_WINDOW);
+        for sample in 31..=41 {
+            last = rate_window.push(begin + SAMPLE_INTERVAL * sample, 400, 11.0);
         }
         assert_eq!(last, (Some(0.0), None));
     }

@@ -29,7 +29,7 @@ use super::certificate::ParsedCertificate;
 use super::pem::{encode_pem, write, write_private};
 
 /// The time by which clocks of others may be behind.
-const BEHIND: Duration = Duration::from_secs(300);
+const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 /// An authority that can issue.
 pub(super) struct CertificateAuthority {
@@ -74,17 +74,17 @@ impl CertificateAuthority {
         folder: &Path,
         trust_domain: &str,
         now: OffsetDateTime,
-        lasts: Duration,
+        lifetime: Duration,
     ) -> Result<RootCertificate, String> {
         for name in ["ca.pem", "ca.key"] {
             if folder.join(name).exists() {
-                let there = folder.join(name);
-                return Err(format!("{} is there already: give another --dir", there.display()));
+                let path = folder.join(name);
+                return Err(format!("{} is there already: give another --dir", path.display()));
             }
         }
         let key = new_key()?;
-        let params = root(trust_domain, &key, now, lasts)?;
-        let certificate = params.self_signed(&key).map_err(odd)?;
+        let params = root_params(trust_domain, &key, now, lifetime)?;
+        let certificate = params.self_signed(&key).map_err(certificate_error)?;
         let write = || {
             use std::os::unix::fs::DirBuilderExt as _;
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -101,38 +101,37 @@ impl CertificateAuthority {
     /// Fails with the missing or wrong part.
     pub(super) fn open(folder: &Path) -> Result<Self, String> {
         let (bundle_path, key_path) = (folder.join("ca.pem"), folder.join("ca.key"));
-        let unreadable = |path: &Path, why: &dyn std::fmt::Display| {
+        let unreadable = |path: &Path, error: &dyn std::fmt::Display| {
             format!(
-                "cannot read {}: {why}; make an authority with plimsoll cert init, or give --dir",
+                "cannot read {}: {error}; make an authority with plimsoll cert init, or give --dir",
                 path.display()
             )
         };
         let bundle = std::fs::read(&bundle_path).map_err(|error| unreadable(&bundle_path, &error))?;
-        let bundle = ParsedCertificate::parse_all(&bundle).map_err(|why| unreadable(&bundle_path, &why))?;
-        let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|why| unreadable(&key_path, &why))?;
-        let key = KeyPair::try_from(&key).map_err(|why| unreadable(&key_path, &why))?;
-        let own = bundle.iter().find(|one| one.public_key == key.public_key_raw()).cloned();
-        let own = own.ok_or_else(|| {
+        let bundle =
+            ParsedCertificate::parse_all(&bundle).map_err(|error| unreadable(&bundle_path, &error))?;
+        let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|error| unreadable(&key_path, &error))?;
+        let key = KeyPair::try_from(&key).map_err(|error| unreadable(&key_path, &error))?;
+        let own_certificate =
+            bundle.iter().find(|certificate| certificate.public_key == key.public_key_raw()).cloned();
+        let own_certificate = own_certificate.ok_or_else(|| {
             format!("{} has no certificate of the key {}", bundle_path.display(), key_path.display())
         })?;
-        let trust_domain = own.id.as_deref().and_then(|id| id.strip_prefix("spiffe://")).map(str::to_owned);
+        let trust_domain =
+            own_certificate.id.as_deref().and_then(|id| id.strip_prefix("spiffe://")).map(str::to_owned);
         let trust_domain = trust_domain.ok_or_else(|| {
             format!("{} is not of an authority that plimsoll cert init made", bundle_path.display())
         })?;
-        let cross = match std::fs::read(folder.join("cross.pem")) {
+        let cross_certificates = match std::fs::read(folder.join("cross.pem")) {
             Ok(bytes) => ParsedCertificate::parse_all(&bytes)
-                .map_err(|why| unreadable(&folder.join("cross.pem"), &why))?,
+                .map_err(|error| unreadable(&folder.join("cross.pem"), &error))?,
             Err(_) => Vec::new(),
         };
-        let cross = cross.into_iter().filter(|one| one.public_key == own.public_key).collect();
-        Ok(Self {
-            folder: folder.to_owned(),
-            trust_domain,
-            key,
-            bundle,
-            own_certificate: own,
-            cross_certificates: cross,
-        })
+        let cross_certificates = cross_certificates
+            .into_iter()
+            .filter(|certificate| certificate.public_key == own_certificate.public_key)
+            .collect();
+        Ok(Self { folder: folder.to_owned(), trust_domain, key, bundle, own_certificate, cross_certificates })
     }
 
     /// Returns the trust domain of its ids.
@@ -149,19 +148,21 @@ impl CertificateAuthority {
         id: &str,
         names: &[SubjectName],
         now: OffsetDateTime,
-        lasts: Duration,
+        lifetime: Duration,
     ) -> Result<IssuedCertificate, String> {
-        if now + lasts > self.own_certificate.not_after {
+        if now + lifetime > self.own_certificate.not_after {
             return Err(
                 "it would last longer than the authority: give fewer --days, or plimsoll cert rotate".into(),
             );
         }
         let key = new_key()?;
-        let mut params = named(id.rsplit('/').next().unwrap_or(id), now, lasts);
-        params.subject_alt_names.push(SanType::URI(id.try_into().map_err(odd)?));
+        let mut params = base_params(id.rsplit('/').next().unwrap_or(id), now, lifetime);
+        params.subject_alt_names.push(SanType::URI(id.try_into().map_err(certificate_error)?));
         for name in names {
             params.subject_alt_names.push(match name {
-                SubjectName::Host(host) => SanType::DnsName(host.as_str().try_into().map_err(odd)?),
+                SubjectName::Host(host) => {
+                    SanType::DnsName(host.as_str().try_into().map_err(certificate_error)?)
+                }
                 SubjectName::Address(address) => SanType::IpAddress(*address),
             });
         }
@@ -171,10 +172,14 @@ impl CertificateAuthority {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
         }
         params.use_authority_key_identifier_extension = true;
-        let own = self.params();
-        let certificate = params.signed_by(&key, &Issuer::from_params(&own, &self.key)).map_err(odd)?;
+        let issuer_params = self.issuer_params();
+        let certificate = params
+            .signed_by(&key, &Issuer::from_params(&issuer_params, &self.key))
+            .map_err(certificate_error)?;
         let mut chain = encode_pem("CERTIFICATE", certificate.der());
-        self.cross_certificates.iter().for_each(|one| chain.push_str(&encode_pem("CERTIFICATE", &one.der)));
+        self.cross_certificates
+            .iter()
+            .for_each(|cross| chain.push_str(&encode_pem("CERTIFICATE", &cross.der)));
         Ok(IssuedCertificate {
             chain,
             key: encode_pem("PRIVATE KEY", key.serialized_der()),
@@ -186,22 +191,24 @@ impl CertificateAuthority {
     ///
     /// # Errors
     /// Fails if the last change is not finished, or the folder cannot be written.
-    pub(super) fn rotate(&self, now: OffsetDateTime, lasts: Duration) -> Result<RootCertificate, String> {
+    pub(super) fn rotate(&self, now: OffsetDateTime, lifetime: Duration) -> Result<RootCertificate, String> {
         if !self.cross_certificates.is_empty() {
             return Err("the last change of keys is not finished: plimsoll cert rotate --finish".into());
         }
         let key = new_key()?;
-        let params = root(&self.trust_domain, &key, now, lasts)?;
-        let certificate = params.self_signed(&key).map_err(odd)?;
-        let mut between = params.clone();
-        between.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        between.not_after = between.not_after.min(self.own_certificate.not_after);
-        between.use_authority_key_identifier_extension = true;
-        let own = self.params();
-        let cross = between.signed_by(&key, &Issuer::from_params(&own, &self.key)).map_err(odd)?;
+        let params = root_params(&self.trust_domain, &key, now, lifetime)?;
+        let certificate = params.self_signed(&key).map_err(certificate_error)?;
+        let mut cross_params = params.clone();
+        cross_params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        cross_params.not_after = cross_params.not_after.min(self.own_certificate.not_after);
+        cross_params.use_authority_key_identifier_extension = true;
+        let issuer_params = self.issuer_params();
+        let cross = cross_params
+            .signed_by(&key, &Issuer::from_params(&issuer_params, &self.key))
+            .map_err(certificate_error)?;
         let mut bundle = encode_pem("CERTIFICATE", certificate.der());
-        let old = self.bundle.iter().filter(|one| one.state(now) != "expired");
-        old.for_each(|one| bundle.push_str(&encode_pem("CERTIFICATE", &one.der)));
+        let unexpired = self.bundle.iter().filter(|former| former.state(now) != "expired");
+        unexpired.for_each(|former| bundle.push_str(&encode_pem("CERTIFICATE", &former.der)));
         let write = || {
             write(&self.folder.join("ca.pem"), &bundle)?;
             write(&self.folder.join("cross.pem"), &encode_pem("CERTIFICATE", cross.der()))?;
@@ -217,8 +224,8 @@ impl CertificateAuthority {
     /// # Errors
     /// Fails if there is only one, or the folder cannot be written.
     pub(super) fn finish_rotation(&self) -> Result<usize, String> {
-        let gone = self.bundle.len() - 1;
-        if gone == 0 {
+        let retired_count = self.bundle.len() - 1;
+        if retired_count == 0 {
             return Err("there is no former authority: plimsoll cert rotate begins a change of keys".into());
         }
         let finish = || {
@@ -229,11 +236,11 @@ impl CertificateAuthority {
             }
         };
         finish().map_err(|error| format!("cannot write {}: {error}", self.folder.display()))?;
-        Ok(gone)
+        Ok(retired_count)
     }
 
     /// Returns the parts of its own certificate that go into those that it issues.
-    fn params(&self) -> CertificateParams {
+    fn issuer_params(&self) -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(&self.own_certificate.subject);
         params.key_usages = ca_key_usages();
@@ -243,36 +250,36 @@ impl CertificateAuthority {
 
 /// Makes an authority's own certificate. Its name has a part of its key, so that two of one domain have
 /// different names.
-fn root(
+fn root_params(
     trust_domain: &str,
     key: &KeyPair,
     now: OffsetDateTime,
-    lasts: Duration,
+    lifetime: Duration,
 ) -> Result<CertificateParams, String> {
-    let mut params = named("", now, lasts);
+    let mut params = base_params("", now, lifetime);
     let digits: String =
         params.key_identifier(key).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     params.distinguished_name = common_name(&format!("{trust_domain} authority {digits}"));
     params.subject_alt_names =
-        vec![SanType::URI(format!("spiffe://{trust_domain}").try_into().map_err(odd)?)];
+        vec![SanType::URI(format!("spiffe://{trust_domain}").try_into().map_err(certificate_error)?)];
     // One authority may be below: the cross certificate of a change of keys.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
     params.key_usages = ca_key_usages();
     Ok(params)
 }
 
-fn named(name: &str, now: OffsetDateTime, lasts: Duration) -> CertificateParams {
+fn base_params(name: &str, now: OffsetDateTime, lifetime: Duration) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = common_name(name);
-    params.not_before = now - BEHIND;
-    params.not_after = now + lasts;
+    params.not_before = now - CLOCK_SKEW;
+    params.not_after = now + lifetime;
     params
 }
 
 fn common_name(name: &str) -> DistinguishedName {
-    let mut whole = DistinguishedName::new();
-    whole.push(DnType::CommonName, name);
-    whole
+    let mut distinguished_name = DistinguishedName::new();
+    distinguished_name.push(DnType::CommonName, name);
+    distinguished_name
 }
 
 fn ca_key_usages() -> Vec<KeyUsagePurpose> {
@@ -280,10 +287,10 @@ fn ca_key_usages() -> Vec<KeyUsagePurpose> {
 }
 
 fn new_key() -> Result<KeyPair, String> {
-    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(odd)
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate_error)
 }
 
-fn odd(error: rcgen::Error) -> String {
+fn certificate_error(error: rcgen::Error) -> String {
     format!("cannot make a certificate: {error}")
 }
 

@@ -39,55 +39,56 @@ impl ParsedCertificate {
     /// # Errors
     /// Fails if there are none, or one cannot be read.
     pub(super) fn parse_all(pem: &[u8]) -> Result<Vec<Self>, String> {
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-        let found = found.map_err(|why| format!("is not PEM: {why}"))?;
-        if found.is_empty() {
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let certificates = certificates.map_err(|error| format!("is not PEM: {error}"))?;
+        if certificates.is_empty() {
             return Err("no certificate in PEM form is in it".into());
         }
-        let read = |der: &CertificateDer<'_>| {
-            Self::read(der).map_err(|why| format!("a certificate cannot be read: {why:?}"))
+        let parse = |der: &CertificateDer<'_>| {
+            Self::parse(der).map_err(|error| format!("a certificate cannot be read: {error:?}"))
         };
-        found.iter().map(read).collect()
+        certificates.iter().map(parse).collect()
     }
 
-    fn read(der: &[u8]) -> ASN1Result<Self> {
+    fn parse(der: &[u8]) -> ASN1Result<Self> {
         let mut certificate = parse_der(der, |reader| {
             reader.read_sequence(|parts| {
                 let certificate = parts.next().read_sequence(|fields| {
-                    fields
-                        .read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
+                    fields.read_optional(|version| {
+                        version.read_tagged(Tag::context(0), |value| value.read_u8())
+                    })?;
                     let (serial, _) = fields.next().read_bigint_bytes()?;
                     fields.next().read_der()?;
                     let issuer = common_name(fields.next())?;
-                    let (from, until) = fields
+                    let (not_before, not_after) = fields
                         .next()
-                        .read_sequence(|times| Ok((moment(times.next())?, moment(times.next())?)))?;
+                        .read_sequence(|times| Ok((read_time(times.next())?, read_time(times.next())?)))?;
                     let subject = common_name(fields.next())?;
-                    let key = fields.next().read_sequence(|key| {
-                        key.next().read_der()?;
-                        Ok(key.next().read_bitvec_bytes()?.0)
+                    let public_key = fields.next().read_sequence(|key_fields| {
+                        key_fields.next().read_der()?;
+                        Ok(key_fields.next().read_bitvec_bytes()?.0)
                     })?;
                     let extensions = fields.read_optional(|extensions| {
                         extensions.read_tagged(Tag::context(3), |list| list.collect_sequence_of(extension))
                     })?;
                     let serial = serial.iter().map(|byte| format!("{byte:02x}")).collect();
                     let (names, der) = (Vec::new(), Vec::new());
-                    let (id, authority) = (None, false);
+                    let (id, is_authority) = (None, false);
                     let mut certificate = Self {
                         id,
                         names,
                         subject,
                         issuer,
                         serial,
-                        is_authority: authority,
-                        not_before: from,
-                        not_after: until,
-                        public_key: key,
+                        is_authority,
+                        not_before,
+                        not_after,
+                        public_key,
                         der,
                     };
-                    for (kind, value) in extensions.unwrap_or_default() {
-                        match kind.components().as_slice() {
-                            [2, 5, 29, 17] => certificate.alternatives(&value)?,
+                    for (oid, value) in extensions.unwrap_or_default() {
+                        match oid.components().as_slice() {
+                            [2, 5, 29, 17] => certificate.read_alternative_names(&value)?,
                             [2, 5, 29, 19] => certificate.is_authority = is_signing_authority(&value)?,
                             _ => {}
                         }
@@ -115,7 +116,7 @@ impl ParsedCertificate {
     }
 
     /// Reads the subject's alternative names.
-    fn alternatives(&mut self, value: &[u8]) -> ASN1Result<()> {
+    fn read_alternative_names(&mut self, value: &[u8]) -> ASN1Result<()> {
         let (dns, uri, address) = (Tag::context(2), Tag::context(6), Tag::context(7));
         parse_der(value, |reader| {
             reader.read_sequence_of(|name| {
@@ -126,9 +127,9 @@ impl ParsedCertificate {
                     self.names.push(name.read_tagged_implicit(tag, |text| text.read_ia5_string())?);
                 } else if tag == address {
                     let bytes = name.read_tagged_implicit(tag, |bytes| bytes.read_bytes())?;
-                    let four = <[u8; 4]>::try_from(bytes.as_slice()).map(IpAddr::from);
-                    let found = four.or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from));
-                    self.names.extend(found.ok().map(|address| address.to_string()));
+                    let ipv4 = <[u8; 4]>::try_from(bytes.as_slice()).map(IpAddr::from);
+                    let ip = ipv4.or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from));
+                    self.names.extend(ip.ok().map(|address| address.to_string()));
                 } else {
                     name.read_der()?;
                 }
@@ -140,9 +141,9 @@ impl ParsedCertificate {
 
 fn extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>)> {
     reader.read_sequence(|parts| {
-        let kind = parts.next().read_oid()?;
+        let oid = parts.next().read_oid()?;
         parts.read_default(false, |critical| critical.read_bool())?;
-        Ok((kind, parts.next().read_bytes()?))
+        Ok((oid, parts.next().read_bytes()?))
     })
 }
 
@@ -150,14 +151,14 @@ fn extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>
 fn is_signing_authority(value: &[u8]) -> ASN1Result<bool> {
     parse_der(value, |reader| {
         reader.read_sequence(|parts| {
-            let signs = parts.read_default(false, |signs| signs.read_bool())?;
+            let is_authority = parts.read_default(false, |flag| flag.read_bool())?;
             parts.read_optional(|length| length.read_u8())?;
-            Ok(signs)
+            Ok(is_authority)
         })
     })
 }
 
-fn moment(reader: BERReader<'_, '_>) -> ASN1Result<OffsetDateTime> {
+fn read_time(reader: BERReader<'_, '_>) -> ASN1Result<OffsetDateTime> {
     if reader.lookahead_tag()? == TAG_UTCTIME {
         Ok(*reader.read_utctime()?.datetime())
     } else {
@@ -167,18 +168,18 @@ fn moment(reader: BERReader<'_, '_>) -> ASN1Result<OffsetDateTime> {
 
 /// Returns the common name in a distinguished name; empty if there is none, or it is in an odd alphabet.
 fn common_name(reader: BERReader<'_, '_>) -> ASN1Result<String> {
-    let mut found = String::new();
+    let mut name = String::new();
     reader.read_sequence_of(|set| {
         set.read_set_of(|pair| {
             pair.read_sequence(|parts| {
-                let kind = parts.next().read_oid()?;
+                let oid = parts.next().read_oid()?;
                 let value = parts.next().read_tagged_der()?;
-                if kind.components().as_slice() == [2, 5, 4, 3] {
-                    found = String::from_utf8_lossy(value.value()).into_owned();
+                if oid.components().as_slice() == [2, 5, 4, 3] {
+                    name = String::from_utf8_lossy(value.value()).into_owned();
                 }
                 Ok(())
             })
         })
     })?;
-    Ok(found)
+    Ok(name)
 }

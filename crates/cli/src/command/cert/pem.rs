@@ -14,10 +14,10 @@ pub(super) fn encode_pem(label: &str, der: &[u8]) -> String {
     let mut out = format!("-----BEGIN {label}-----\n");
     let mut rest = text.as_str();
     while !rest.is_empty() {
-        let (line, after) = rest.split_at(rest.len().min(64));
+        let (line, remaining) = rest.split_at(rest.len().min(64));
         out.push_str(line);
         out.push('\n');
-        rest = after;
+        rest = remaining;
     }
     out.push_str(&format!("-----END {label}-----\n"));
     out
@@ -35,15 +35,15 @@ pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
 
 /// Replaces a file atomically: concurrent readers see the old one.
 fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let beside = path.with_added_extension("new");
-    match std::fs::remove_file(&beside) {
+    let temporary_path = path.with_added_extension("new");
+    match std::fs::remove_file(&temporary_path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary_path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    std::fs::rename(&beside, path)
+    std::fs::rename(&temporary_path, path)
 }
 
 #[cfg(test)]

@@ -12,54 +12,62 @@ use rustix::fs::{Access, access};
 use super::diagnostic::{CheckSection, GuidePage};
 
 /// Checks ports, folders and keys. The own ports and sockets of a running balancer (`seen`) need not be free.
-pub(super) fn permissions(file: &ConfigFile, seen: Option<&StatusReport>) -> CheckSection {
-    let mut part = CheckSection::new("permissions");
+pub(super) fn check_permissions(file: &ConfigFile, live_status: Option<&StatusReport>) -> CheckSection {
+    let mut section = CheckSection::new("permissions");
     let listeners = file.config.listeners.iter();
     let listeners = listeners.map(|listener| (listener.address.0, listener.protocol.transport()));
-    if let Some(status) = seen {
-        part.skip("ports and sockets: the balancer that runs has its own");
+    if let Some(status) = live_status {
+        section.skip("ports and sockets: the balancer that runs has its own");
         // The addresses that the next reload would add.
-        let own = |address: &SocketAddr| {
+        let is_bound = |address: &SocketAddr| {
             status.listeners.iter().any(|listener| listener.address == address.to_string())
         };
-        listen(&mut part, listeners.filter(|(address, _)| !own(address)));
+        check_listen(&mut section, listeners.filter(|(address, _)| !is_bound(address)));
     } else {
         let admin = &file.config.admin;
         let admin = [admin.listen.0, admin.reports.0, admin.load_manager.0];
-        listen(&mut part, listeners.chain(admin.into_iter().flatten().map(|address| (address, "tcp"))));
-        control_folder(&mut part, file);
+        check_listen(
+            &mut section,
+            listeners.chain(admin.into_iter().flatten().map(|address| (address, "tcp"))),
+        );
+        check_control_folder(&mut section, file);
     }
     let logs = file.config.access_log.iter().map(|log| &log.path).chain(&file.config.admin.audit);
     for FilePath(path) in logs {
-        writable(&mut part, path);
+        check_writable(&mut section, path);
     }
-    keys(&mut part, &file.config);
-    part
+    check_keys(&mut section, &file.config);
+    section
 }
 
 /// Checks that this user could listen at the addresses of the file now.
-fn listen(part: &mut CheckSection, addresses: impl Iterator<Item = (SocketAddr, &'static str)>) {
-    let mut free = 0;
+fn check_listen(section: &mut CheckSection, addresses: impl Iterator<Item = (SocketAddr, &'static str)>) {
+    let mut free_count = 0;
     for (address, transport) in addresses.filter(|(address, _)| address.port() != 0) {
         let outcome = match transport {
             "udp" => UdpSocket::bind(address).map(drop),
             _ => TcpListener::bind(address).map(drop),
         };
         match outcome {
-            Ok(()) => free += 1,
-            Err(error) => add_bind_failure(part, address, transport, &error),
+            Ok(()) => free_count += 1,
+            Err(error) => add_bind_failure(section, address, transport, &error),
         }
     }
-    if free > 0 {
-        part.ok(format!(
+    if free_count > 0 {
+        section.ok(format!(
             "{} can be listened on",
-            if free == 1 { "1 address".to_owned() } else { format!("{free} addresses") }
+            if free_count == 1 { "1 address".to_owned() } else { format!("{free_count} addresses") }
         ));
     }
 }
 
-fn add_bind_failure(part: &mut CheckSection, address: SocketAddr, transport: &str, error: &std::io::Error) {
-    let (what, hint) = match error.kind() {
+fn add_bind_failure(
+    section: &mut CheckSection,
+    address: SocketAddr,
+    transport: &str,
+    error: &std::io::Error,
+) {
+    let (message, hint) = match error.kind() {
         ErrorKind::AddrInUse => {
             ("somebody else listens there".to_owned(), "find it with ss -ltnup, or take another port")
         }
@@ -70,28 +78,28 @@ fn add_bind_failure(part: &mut CheckSection, address: SocketAddr, transport: &st
         ErrorKind::AddrNotAvailable => ("this host does not have that address".to_owned(), "see ip address"),
         _ => (error.to_string(), "see whether another address would do"),
     };
-    part.fail(format!("{address} ({transport}): {what}"), hint, GuidePage::Permissions);
+    section.fail(format!("{address} ({transport}): {message}"), hint, GuidePage::Permissions);
 }
 
-fn control_folder(part: &mut CheckSection, file: &ConfigFile) {
+fn check_control_folder(section: &mut CheckSection, file: &ConfigFile) {
     let admin = file.admin();
     let Some(socket) = admin.control else { return };
     let folder = folder_of(&socket);
-    let room = if admin.control_is_set {
+    let is_usable = if admin.control_is_set {
         access(folder, Access::WRITE_OK).is_ok()
     } else {
         config::is_usable(&socket)
     };
-    if room {
-        part.ok(format!("the control socket can be made in {}", folder.display()));
+    if is_usable {
+        section.ok(format!("the control socket can be made in {}", folder.display()));
         return;
     }
-    let what = format!("this user cannot make the control socket in {}", folder.display());
+    let message = format!("this user cannot make the control socket in {}", folder.display());
     let hint = "set [admin] control to a folder of its own, such as RuntimeDirectory= gives a unit";
     if admin.control_is_set {
-        part.fail(what, hint, GuidePage::Permissions)
+        section.fail(message, hint, GuidePage::Permissions)
     } else {
-        part.warn(what, hint, GuidePage::Permissions)
+        section.warn(message, hint, GuidePage::Permissions)
     }
 }
 
@@ -104,11 +112,11 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-fn writable(part: &mut CheckSection, path: &Path) {
+fn check_writable(section: &mut CheckSection, path: &Path) {
     let target = if path.exists() { path } else { folder_of(path) };
     match access(target, Access::WRITE_OK) {
-        Ok(()) => part.ok(format!("{} can be written", path.display())),
-        Err(error) => part.fail(
+        Ok(()) => section.ok(format!("{} can be written", path.display())),
+        Err(error) => section.fail(
             format!("{} cannot be written: {error}", path.display()),
             "make the folder, and give it to the user of the balancer",
             GuidePage::Permissions,
@@ -117,49 +125,54 @@ fn writable(part: &mut CheckSection, path: &Path) {
 }
 
 /// Finds private keys that every user of the host can read.
-fn keys(part: &mut CheckSection, config: &Config) {
+fn check_keys(section: &mut CheckSection, config: &Config) {
     let listeners = config.listeners.iter();
     let tls = listeners.clone().flat_map(|listener| &listener.tls).flat_map(|tls| &tls.certificates);
     let cookies = listeners.flat_map(|listener| &listener.affinity);
     let cookies = cookies.flat_map(|affinity| affinity.key_file.iter().chain(&affinity.old_key_file));
-    let own = config.groups.iter().flat_map(|group| &group.tls).flat_map(|tls| &tls.own);
-    let lottery = config.groups.iter().flat_map(|group| &group.lottery).map(|drawn| &drawn.keys);
+    let own_certificates = config.groups.iter().flat_map(|group| &group.tls).flat_map(|tls| &tls.own);
+    let lottery = config.groups.iter().flat_map(|group| &group.lottery).map(|settings| &settings.keys);
     let control = config.admin.tls.iter().map(|tls| &tls.key);
-    let all = tls.chain(own).map(|one| &one.key).chain(cookies).chain(lottery).chain(control);
-    let (mut kept, mut open) = (0, 0);
-    for FilePath(path) in all {
-        let Ok(found) = std::fs::metadata(path) else { continue };
-        if found.permissions().mode() & 0o004 == 0 {
-            kept += 1;
+    let key_files = tls
+        .chain(own_certificates)
+        .map(|certificate| &certificate.key)
+        .chain(cookies)
+        .chain(lottery)
+        .chain(control);
+    let (mut private_count, mut readable_count) = (0, 0);
+    for FilePath(path) in key_files {
+        let Ok(metadata) = std::fs::metadata(path) else { continue };
+        if metadata.permissions().mode() & 0o004 == 0 {
+            private_count += 1;
             continue;
         }
-        open += 1;
-        part.warn(
+        readable_count += 1;
+        section.warn(
             format!("everybody on this host can read the key {}", path.display()),
             format!("chmod o-r {}", path.display()),
             GuidePage::Permissions,
         );
     }
-    if kept > 0 && open == 0 {
-        part.ok("private keys are not for everybody to read");
+    if private_count > 0 && readable_count == 0 {
+        section.ok("private keys are not for everybody to read");
     }
 }
 
 /// Lists the rights to look and to act.
-pub(super) fn control_rights(file: &ConfigFile) -> CheckSection {
-    let mut part = CheckSection::new("control access");
+pub(super) fn check_control_rights(file: &ConfigFile) -> CheckSection {
+    let mut section = CheckSection::new("control access");
     let admin = file.admin();
     match admin.listen {
-        Some(address) if !address.ip().is_loopback() => part.warn(
+        Some(address) if !address.ip().is_loopback() => section.warn(
             format!("whoever can reach {address} sees status, metrics and events"),
             "listen on 127.0.0.1, or keep others out of that network",
             GuidePage::Access,
         ),
-        Some(address) => part.ok(format!("looking: {address}, from this host only")),
-        None => part.ok("looking: by the control addresses only"),
+        Some(address) => section.ok(format!("looking: {address}, from this host only")),
+        None => section.ok("looking: by the control addresses only"),
     }
     if let Some(address) = admin.reports.filter(|address| address.ip().is_unspecified()) {
-        part.warn(
+        section.warn(
             format!(
                 "reports are taken on every interface ({address}): whoever reaches it can say anything \
                 of any load"
@@ -170,14 +183,14 @@ pub(super) fn control_rights(file: &ConfigFile) -> CheckSection {
     }
     match &admin.control {
         Some(socket) => match std::fs::metadata(socket) {
-            Ok(found) if found.permissions().mode() & 0o077 != 0 => part.warn(
+            Ok(metadata) if metadata.permissions().mode() & 0o077 != 0 => section.warn(
                 format!("{} is open to other users", socket.display()),
                 format!("chmod 600 {}", socket.display()),
                 GuidePage::Access,
             ),
-            _ => part.ok(format!("acting: {}, by its owner and root", socket.display())),
+            _ => section.ok(format!("acting: {}, by its owner and root", socket.display())),
         },
-        None if admin.tls.is_none() => part.warn(
+        None if admin.tls.is_none() => section.warn(
             "nobody can drain, reload or stop: there is no control address",
             "set [admin] control = \"unix:/run/plimsoll.sock\"",
             GuidePage::Access,
@@ -185,26 +198,27 @@ pub(super) fn control_rights(file: &ConfigFile) -> CheckSection {
         None => {}
     }
     if let Some((tls, jwt, keytab)) = &admin.tls {
-        let ways = [
+        let methods = [
             ("certificates", tls.client_ca.is_some()),
             ("tokens", jwt.is_some()),
             ("Kerberos tickets", keytab.is_some()),
         ];
-        let ways: Vec<&str> = ways.iter().filter(|(_, there)| *there).map(|(way, _)| *way).collect();
-        part.ok(format!("acting over TLS: {}, by {}", tls.address, ways.join(", ")));
+        let methods: Vec<&str> =
+            methods.iter().filter(|(_, is_enabled)| *is_enabled).map(|(method, _)| *method).collect();
+        section.ok(format!("acting over TLS: {}, by {}", tls.address, methods.join(", ")));
         if admin.audit.is_none() {
-            part.warn(
+            section.warn(
                 "what others do over TLS is written down nowhere",
                 "set [admin] audit = \"/var/log/plimsoll/audit.log\"",
                 GuidePage::Access,
             );
         }
         match file.rules() {
-            Ok(_) => part.ok("the rules of who may do what can be read"),
-            Err(why) => part.fail(why, "mend the file of [admin.access]", GuidePage::Access),
+            Ok(_) => section.ok("the rules of who may do what can be read"),
+            Err(error) => section.fail(error, "mend the file of [admin.access]", GuidePage::Access),
         }
     }
-    part
+    section
 }
 
 #[cfg(test)]

@@ -101,13 +101,13 @@ impl GuidePage {
 fn guide() -> &'static Path {
     static GUIDE: LazyLock<PathBuf> = LazyLock::new(|| {
         let program = std::env::current_exe().unwrap_or_default();
-        installed(&program).unwrap_or_else(|| "docs/guide".into())
+        installed_guide(&program).unwrap_or_else(|| "docs/guide".into())
     });
     &GUIDE
 }
 
 /// Returns the guide that was installed with a program, if there is one.
-fn installed(program: &Path) -> Option<PathBuf> {
+fn installed_guide(program: &Path) -> Option<PathBuf> {
     let guide = program.parent()?.parent()?.join("share/doc/plimsoll/guide");
     guide.is_dir().then_some(guide)
 }
@@ -138,28 +138,28 @@ impl CheckSection {
         Self { name, findings: Vec::new() }
     }
 
-    pub(super) fn ok(&mut self, what: impl Into<String>) {
-        self.add(CheckOutcome::Ok, what.into(), None, None);
+    pub(super) fn ok(&mut self, message: impl Into<String>) {
+        self.add(CheckOutcome::Ok, message.into(), None, None);
     }
 
-    pub(super) fn skip(&mut self, what: impl Into<String>) {
-        self.add(CheckOutcome::Skip, what.into(), None, None);
+    pub(super) fn skip(&mut self, message: impl Into<String>) {
+        self.add(CheckOutcome::Skip, message.into(), None, None);
     }
 
-    pub(super) fn warn(&mut self, what: impl Into<String>, hint: impl Into<String>, see: GuidePage) {
-        self.add(CheckOutcome::Warn, what.into(), Some(hint.into()), Some(see));
+    pub(super) fn warn(&mut self, message: impl Into<String>, hint: impl Into<String>, page: GuidePage) {
+        self.add(CheckOutcome::Warn, message.into(), Some(hint.into()), Some(page));
     }
 
-    pub(super) fn fail(&mut self, what: impl Into<String>, hint: impl Into<String>, see: GuidePage) {
-        self.add(CheckOutcome::Fail, what.into(), Some(hint.into()), Some(see));
+    pub(super) fn fail(&mut self, message: impl Into<String>, hint: impl Into<String>, page: GuidePage) {
+        self.add(CheckOutcome::Fail, message.into(), Some(hint.into()), Some(page));
     }
 
-    fn add(&mut self, outcome: CheckOutcome, what: String, hint: Option<String>, see: Option<GuidePage>) {
+    fn add(&mut self, outcome: CheckOutcome, message: String, hint: Option<String>, page: Option<GuidePage>) {
         self.findings.push(CheckDiagnostic {
             outcome,
-            what,
+            what: message,
             hint,
-            see: see.map(|see| format!("{}/{}", guide().display(), see.guide_path())),
+            see: page.map(|page| format!("{}/{}", guide().display(), page.guide_path())),
         });
     }
 
@@ -178,40 +178,42 @@ impl CheckSection {
     }
 }
 
-fn total(parts: &[CheckSection], outcome: CheckOutcome) -> usize {
-    parts.iter().map(|part| part.count(outcome)).sum()
+fn total(sections: &[CheckSection], outcome: CheckOutcome) -> usize {
+    sections.iter().map(|section| section.count(outcome)).sum()
 }
 
 /// Returns one document, for programs.
-pub(super) fn render_json(parts: &[CheckSection]) -> Value {
-    let shown: Vec<&CheckSection> = parts.iter().filter(|part| !part.findings.is_empty()).collect();
+pub(super) fn render_json(sections: &[CheckSection]) -> Value {
+    let shown_sections: Vec<&CheckSection> =
+        sections.iter().filter(|section| !section.findings.is_empty()).collect();
     json!({
         "schema": 1,
-        "ok": total(parts, CheckOutcome::Fail) == 0,
+        "ok": total(sections, CheckOutcome::Fail) == 0,
         "counts": {
-            "ok": total(parts, CheckOutcome::Ok),
-            "warn": total(parts, CheckOutcome::Warn),
-            "fail": total(parts, CheckOutcome::Fail),
-            "skip": total(parts, CheckOutcome::Skip),
+            "ok": total(sections, CheckOutcome::Ok),
+            "warn": total(sections, CheckOutcome::Warn),
+            "fail": total(sections, CheckOutcome::Fail),
+            "skip": total(sections, CheckOutcome::Skip),
         },
-        "parts": shown,
+        "parts": shown_sections,
     })
 }
 
 /// Returns the page, for people.
-pub(super) fn render_text(parts: &[CheckSection], short: bool, color: bool) -> String {
+pub(super) fn render_text(sections: &[CheckSection], short: bool, color: bool) -> String {
     let mut out = String::new();
-    for part in parts {
-        let bad =
+    for section in sections {
+        let is_problem =
             |finding: &&CheckDiagnostic| matches!(finding.outcome, CheckOutcome::Warn | CheckOutcome::Fail);
-        let shown: Vec<&CheckDiagnostic> = part.findings.iter().filter(|one| !short || bad(one)).collect();
-        if shown.is_empty() {
+        let shown_findings: Vec<&CheckDiagnostic> =
+            section.findings.iter().filter(|finding| !short || is_problem(finding)).collect();
+        if shown_findings.is_empty() {
             continue;
         }
-        out.push_str(&format!("{}\n", TextStyle::Strong.paint(part.name, color)));
-        for finding in shown {
-            let (glyph, word, tone) = finding.outcome.presentation();
-            let mark = tone.paint(&format!("{glyph} {word:<4}"), color);
+        out.push_str(&format!("{}\n", TextStyle::Strong.paint(section.name, color)));
+        for finding in shown_findings {
+            let (glyph, label, style) = finding.outcome.presentation();
+            let mark = style.paint(&format!("{glyph} {label:<4}"), color);
             out.push_str(&format!("  {mark}  {}\n", sanitize(&finding.what)));
             if let Some(hint) = &finding.hint {
                 out.push_str(&format!("          {}\n", sanitize(hint)));
@@ -225,15 +227,16 @@ pub(super) fn render_text(parts: &[CheckSection], short: bool, color: bool) -> S
         }
         out.push('\n');
     }
-    let (fails, warns) = (total(parts, CheckOutcome::Fail), total(parts, CheckOutcome::Warn));
-    let tone = match (fails, warns) {
+    let (fails, warns) = (total(sections, CheckOutcome::Fail), total(sections, CheckOutcome::Warn));
+    let style = match (fails, warns) {
         (0, 0) => TextStyle::Good,
         (0, _) => TextStyle::Fair,
         _ => TextStyle::Bad,
     };
     let failed = if fails == 0 { "nothing failed".to_owned() } else { format!("{fails} failed") };
-    let summary = format!("{failed}, {}, {} ok", pluralize(warns, "warning"), total(parts, CheckOutcome::Ok));
-    out.push_str(&format!("{}\n", tone.paint(&summary, color)));
+    let summary =
+        format!("{failed}, {}, {} ok", pluralize(warns, "warning"), total(sections, CheckOutcome::Ok));
+    out.push_str(&format!("{}\n", style.paint(&summary, color)));
     out
 }
 
@@ -244,14 +247,15 @@ mod tests {
     #[test]
     fn every_hint_leads_to_a_page_that_is_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide");
-        for see in GuidePage::ALL {
-            let (file, heading) = see.guide_path().split_once('#').unwrap_or_else(|| (see.guide_path(), ""));
+        for page in GuidePage::ALL {
+            let (file, heading) =
+                page.guide_path().split_once('#').unwrap_or_else(|| (page.guide_path(), ""));
             let text =
                 std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
             let slug = |line: &str| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
-            let found =
+            let is_present =
                 heading.is_empty() || text.lines().any(|line| line.starts_with('#') && slug(line) == heading);
-            assert!(found, "{file} has no heading {heading}");
+            assert!(is_present, "{file} has no heading {heading}");
         }
     }
 
@@ -259,11 +263,11 @@ mod tests {
     fn the_guide_of_a_package_is_beside_the_program() {
         let root = std::env::temp_dir().join(format!("plimsoll-guide-{}", std::process::id()));
         let program = root.join("bin/plimsoll");
-        assert_eq!(installed(&program), None);
+        assert_eq!(installed_guide(&program), None);
         std::fs::create_dir_all(root.join("share/doc/plimsoll/guide")).unwrap();
-        assert_eq!(installed(&program), Some(root.join("share/doc/plimsoll/guide")));
+        assert_eq!(installed_guide(&program), Some(root.join("share/doc/plimsoll/guide")));
         std::fs::remove_dir_all(&root).unwrap();
-        assert_eq!(installed(Path::new("plimsoll")), None);
+        assert_eq!(installed_guide(Path::new("plimsoll")), None);
     }
 
     #[test]

@@ -11,21 +11,21 @@ use super::diagnostic::{CheckSection, GuidePage};
 use crate::control::format::{group_digits, short_duration};
 
 /// The kernel's own default of the buffer that datagrams wait in, in bytes.
-const USUAL_BUFFER: u64 = 212_992;
+const DEFAULT_BUFFER: u64 = 212_992;
 
 /// The number of ports for connections to one address of a member, below which a busy balancer runs out of
 /// them.
-const FEW_PORTS: u64 = 10_000;
+const MIN_PORTS: u64 = 10_000;
 
 /// The time by which a file may be newer than now, because of the clocks of file servers.
-const SLACK: Duration = Duration::from_secs(60);
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
 
 /// Sources of time that cost no system call, by architecture and hypervisor.
-const FAST: [&str; 5] =
+const FAST_CLOCK_SOURCES: [&str; 5] =
     ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "riscv_clocksource"];
 
 /// Reads a number from a file of the kernel.
-fn number(path: &str) -> Option<u64> {
+fn read_number(path: &str) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
@@ -56,81 +56,88 @@ impl OpenFileLimits {
 
 /// Checks open files, queues, buffers, ports and threads. The limit on files is that of the process
 /// `running`, else that of this one, which a balancer that is started from here would have.
-pub(super) fn limits(config: &Config, running: Option<u32>) -> CheckSection {
-    let mut part = CheckSection::new("limits");
+pub(super) fn check_limits(config: &Config, running: Option<u32>) -> CheckSection {
+    let mut section = CheckSection::new("limits");
     let process = running.and_then(|pid| Some((pid, OpenFileLimits::for_process(pid)?.hard)));
-    let (files, whose) = match process {
+    let (max_files, owner) = match process {
         Some((pid, hard)) => (hard, format!("pid {pid}")),
         None => (limits::hard(), "a process of this shell".to_owned()),
     };
-    match limits::check_files(config, files, &whose) {
+    match limits::check_files(config, max_files, &owner) {
         Ok(()) => {
-            let most = config.max_connections.unwrap_or_else(|| limits::max_connections(config, files));
-            let most = group_digits(most as u64);
-            part.ok(format!(
-                "open files: {} allow {most} client connections (nofile of {whose})",
-                group_digits(files)
+            let max_connections =
+                config.max_connections.unwrap_or_else(|| limits::max_connections(config, max_files));
+            let max_connections = group_digits(max_connections as u64);
+            section.ok(format!(
+                "open files: {} allow {max_connections} client connections (nofile of {owner})",
+                group_digits(max_files)
             ));
         }
-        Err(why) => part.fail(why, "LimitNOFILE= of the unit, or ulimit -Hn of the shell", GuidePage::Limits),
+        Err(error) => {
+            section.fail(error, "LimitNOFILE= of the unit, or ulimit -Hn of the shell", GuidePage::Limits)
+        }
     }
-    let cut = limits::check_backlog(config);
-    for line in &cut {
-        part.warn(line.clone(), "connections that come in a burst are dropped beyond it", GuidePage::Limits);
+    let backlog_warnings = limits::check_backlog(config);
+    for line in &backlog_warnings {
+        section.warn(
+            line.clone(),
+            "connections that come in a burst are dropped beyond it",
+            GuidePage::Limits,
+        );
     }
-    if cut.is_empty()
-        && let Some(most) = number("/proc/sys/net/core/somaxconn")
+    if backlog_warnings.is_empty()
+        && let Some(max_backlog) = read_number("/proc/sys/net/core/somaxconn")
     {
-        part.ok(format!("queues of new connections: up to {most} (somaxconn)"));
+        section.ok(format!("queues of new connections: up to {max_backlog} (somaxconn)"));
     }
     if config
         .listeners
         .iter()
         .any(|listener| matches!(listener.protocol, ListenerProtocol::Udp | ListenerProtocol::Dns))
     {
-        buffers(&mut part);
+        check_buffers(&mut section);
     }
-    ports(&mut part);
+    check_ports(&mut section);
     let cores = available_parallelism().map_or(1, usize::from);
     match config.threads {
-        Some(threads) if threads > cores => part.warn(
+        Some(threads) if threads > cores => section.warn(
             format!("{threads} threads on {cores} cores: they take turns"),
             "leave `threads` out: one for each core",
             GuidePage::Limits,
         ),
         _ => {}
     }
-    part
+    section
 }
 
-fn buffers(part: &mut CheckSection) {
-    match number("/proc/sys/net/core/rmem_default") {
-        Some(bytes) if bytes < USUAL_BUFFER => part.warn(
+fn check_buffers(section: &mut CheckSection) {
+    match read_number("/proc/sys/net/core/rmem_default") {
+        Some(bytes) if bytes < DEFAULT_BUFFER => section.warn(
             format!("datagrams wait in {bytes} bytes (rmem_default): a burst is dropped"),
-            format!("sysctl -w net.core.rmem_default={USUAL_BUFFER}"),
+            format!("sysctl -w net.core.rmem_default={DEFAULT_BUFFER}"),
             GuidePage::Limits,
         ),
-        Some(bytes) => part.ok(format!("datagrams wait in {} bytes (rmem_default)", group_digits(bytes))),
-        None => part.skip("rmem_default cannot be read here"),
+        Some(bytes) => section.ok(format!("datagrams wait in {} bytes (rmem_default)", group_digits(bytes))),
+        None => section.skip("rmem_default cannot be read here"),
     }
 }
 
-fn ports(part: &mut CheckSection) {
+fn check_ports(section: &mut CheckSection) {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = range.split_whitespace().map(str::parse::<u64>);
     let (Some(Ok(from)), Some(Ok(to))) = (ends.next(), ends.next()) else {
-        part.skip("ip_local_port_range cannot be read here");
+        section.skip("ip_local_port_range cannot be read here");
         return;
     };
     let ports = (to + 1).saturating_sub(from);
-    if ports < FEW_PORTS {
-        part.warn(
+    if ports < MIN_PORTS {
+        section.warn(
             format!("{ports} ports for connections to each member (ip_local_port_range)"),
             "sysctl -w net.ipv4.ip_local_port_range=\"10000 65535\"",
             GuidePage::Limits,
         );
     } else {
-        part.ok(format!(
+        section.ok(format!(
             "{} ports for connections to each member (ip_local_port_range)",
             group_digits(ports)
         ));
@@ -138,41 +145,41 @@ fn ports(part: &mut CheckSection) {
 }
 
 /// Checks that the time is right, and cheap to ask for.
-pub(super) fn clock(file: Option<&Path>) -> CheckSection {
-    let mut part = CheckSection::new("clock");
+pub(super) fn check_clock(file: Option<&Path>) -> CheckSection {
+    let mut section = CheckSection::new("clock");
     let now = SystemTime::now();
-    let written = file.and_then(|file| std::fs::metadata(file).ok()?.modified().ok());
-    match written.and_then(|written| written.duration_since(now + SLACK).ok()) {
-        Some(ahead) => part.warn(
+    let modified = file.and_then(|file| std::fs::metadata(file).ok()?.modified().ok());
+    match modified.and_then(|modified| modified.duration_since(now + CLOCK_TOLERANCE).ok()) {
+        Some(ahead) => section.warn(
             format!(
                 "the file was written {} from now: this clock is late, or that of its writer was early",
-                short_duration((ahead + SLACK).as_secs_f64())
+                short_duration((ahead + CLOCK_TOLERANCE).as_secs_f64())
             ),
             "set the clock; certificates, tokens and cookies are judged by it",
             GuidePage::Clock,
         ),
-        None => part.ok("the time is not before the file was written"),
+        None => section.ok("the time is not before the file was written"),
     }
     if Path::new("/run/systemd/timesync/synchronized").exists() {
-        part.ok("the clock is kept right by systemd-timesyncd");
+        section.ok("the clock is kept right by systemd-timesyncd");
     } else if Path::new("/run/chrony").exists() || Path::new("/run/chrony-dhcp").exists() {
-        part.ok("chrony is there to keep the clock right");
+        section.ok("chrony is there to keep the clock right");
     } else {
-        part.skip("nothing here says whether the clock is kept right");
+        section.skip("nothing here says whether the clock is kept right");
     }
     let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     match std::fs::read_to_string(source).map(|text| text.trim().to_owned()) {
-        Ok(source) if FAST.contains(&&*source) => {
-            part.ok(format!("asking for the time is cheap (clocksource {source})"));
+        Ok(source) if FAST_CLOCK_SOURCES.contains(&&*source) => {
+            section.ok(format!("asking for the time is cheap (clocksource {source})"));
         }
-        Ok(source) => part.warn(
+        Ok(source) => section.warn(
             format!("asking for the time takes a system call or a slow device (clocksource {source})"),
             "see what available_clocksource beside it offers; tsc is the fast one",
             GuidePage::Clock,
         ),
-        Err(_) => part.skip("the kernel does not say where it has the time from"),
+        Err(_) => section.skip("the kernel does not say where it has the time from"),
     }
-    part
+    section
 }
 
 #[cfg(test)]
@@ -184,29 +191,29 @@ mod tests {
 
     #[test]
     fn limits_are_read_as_the_kernel_writes_them() {
-        let read = |line: &str| OpenFileLimits::read(&format!("Max processes 1 2 processes\n{line}\n"));
+        let parse = |line: &str| OpenFileLimits::read(&format!("Max processes 1 2 processes\n{line}\n"));
         let line = "Max open files            1024                 524288               files";
-        assert_eq!(read(line), Some(OpenFileLimits { soft: 1024, hard: 524_288 }));
+        assert_eq!(parse(line), Some(OpenFileLimits { soft: 1024, hard: 524_288 }));
         let line = "Max open files            unlimited            unlimited            files";
-        assert_eq!(read(line), Some(OpenFileLimits { soft: u64::MAX, hard: u64::MAX }));
-        assert_eq!((read("Max open files"), read("")), (None, None));
+        assert_eq!(parse(line), Some(OpenFileLimits { soft: u64::MAX, hard: u64::MAX }));
+        assert_eq!((parse("Max open files"), parse("")), (None, None));
     }
 
     #[test]
     fn the_limit_that_counts_is_that_of_the_process_that_runs() {
         let script = ["-c", "ulimit -n 40; echo; exec cat"];
-        let mut other =
+        let mut child =
             Command::new("sh").args(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        other.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let text =
             "[[listener]]\naddress='127.0.0.1:80'\ngroup='g'\n[[group]]\nname='g'\nmembers=['127.0.0.1:1']\n";
         let config = plimsoll_config::parse("x", text.into()).unwrap().config;
-        let said = |running| format!("{:?}", limits(&config, running));
-        let of_other = said(Some(other.id()));
-        drop(other.stdin.take());
-        other.wait().unwrap();
-        assert!(of_other.contains(&format!("and pid {} may open 40: ", other.id())), "{of_other}");
-        assert!(!of_other.contains("this process"), "{of_other}");
-        assert!(!said(None).contains("may open 40"));
+        let report = |running| format!("{:?}", check_limits(&config, running));
+        let child_report = report(Some(child.id()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(child_report.contains(&format!("and pid {} may open 40: ", child.id())), "{child_report}");
+        assert!(!child_report.contains("this process"), "{child_report}");
+        assert!(!report(None).contains("may open 40"));
     }
 }

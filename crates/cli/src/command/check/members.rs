@@ -14,57 +14,65 @@ use super::diagnostic::{CheckSection, GuidePage};
 /// The number of members that are tried at the same time.
 const MAX_CONCURRENT_CONNECTS: usize = 32;
 /// The maximum number of members that are tried; more take too long when a network is away.
-const MOST: usize = 1024;
+const MAX_MEMBERS: usize = 1024;
 /// The timeout of a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Checks the members of the file, and those that a running balancer has besides (discovered ones).
-pub(super) fn check_reachability(file: Option<&ConfigFile>, seen: Option<&StatusReport>) -> CheckSection {
-    let mut part = CheckSection::new("members");
-    let mut all: BTreeSet<(String, String)> = BTreeSet::new();
-    let mut datagrams: BTreeSet<String> = BTreeSet::new();
+pub(super) fn check_reachability(
+    file: Option<&ConfigFile>,
+    live_status: Option<&StatusReport>,
+) -> CheckSection {
+    let mut section = CheckSection::new("members");
+    let mut members: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut datagram_groups: BTreeSet<String> = BTreeSet::new();
     if let Some(file) = file {
         for group in &file.config.groups {
-            let mut ways = file.config.listeners.iter().filter(|one| one.leads_to(&group.name)).peekable();
-            if ways.peek().is_some() && ways.all(|one| one.protocol == ListenerProtocol::Udp) {
-                datagrams.insert(group.name.to_string());
+            let mut listeners =
+                file.config.listeners.iter().filter(|listener| listener.leads_to(&group.name)).peekable();
+            if listeners.peek().is_some()
+                && listeners.all(|listener| listener.protocol == ListenerProtocol::Udp)
+            {
+                datagram_groups.insert(group.name.to_string());
             }
-            all.extend(group.members.iter().map(|member| (group.name.to_string(), member.name())));
+            members.extend(group.members.iter().map(|member| (group.name.to_string(), member.name())));
         }
     }
-    if let Some(status) = seen {
+    if let Some(status) = live_status {
         for group in &status.groups {
-            let mut ways = status.listeners.iter().filter(|one| one.group == group.name).peekable();
-            if ways.peek().is_some() && ways.all(|one| one.protocol == "udp") {
-                datagrams.insert(group.name.clone());
+            let mut listeners =
+                status.listeners.iter().filter(|listener| listener.group == group.name).peekable();
+            if listeners.peek().is_some() && listeners.all(|listener| listener.protocol == "udp") {
+                datagram_groups.insert(group.name.clone());
             }
-            all.extend(group.members.iter().map(|member| (group.name.clone(), member.name.clone())));
+            members.extend(group.members.iter().map(|member| (group.name.clone(), member.name.clone())));
         }
     }
-    for group in &datagrams {
-        part.skip(format!("{group}: members of datagrams cannot be asked whether they are there"));
+    for group in &datagram_groups {
+        section.skip(format!("{group}: members of datagrams cannot be asked whether they are there"));
     }
-    let all: Vec<(String, String)> =
-        all.into_iter().filter(|(group, _)| !datagrams.contains(group)).collect();
-    if all.len() > MOST {
-        part.skip(format!("of {} members the first {MOST} are tried", all.len()));
+    let members: Vec<(String, String)> =
+        members.into_iter().filter(|(group, _)| !datagram_groups.contains(group)).collect();
+    if members.len() > MAX_MEMBERS {
+        section.skip(format!("of {} members the first {MAX_MEMBERS} are tried", members.len()));
     }
-    let tried = try_connects(&all[..all.len().min(MOST)]);
-    add_attempts(&mut part, &tried);
-    part
+    let attempts = try_connects(&members[..members.len().min(MAX_MEMBERS)]);
+    add_attempts(&mut section, &attempts);
+    section
 }
 
 type ConnectResult<'m> = (&'m (String, String), io::Result<()>);
 
-fn try_connects(all: &[(String, String)]) -> Vec<ConnectResult<'_>> {
+fn try_connects(members: &[(String, String)]) -> Vec<ConnectResult<'_>> {
     let mut outcomes = Vec::new();
-    for some in all.chunks(MAX_CONCURRENT_CONNECTS) {
+    for batch in members.chunks(MAX_CONCURRENT_CONNECTS) {
         std::thread::scope(|scope| {
-            let tries: Vec<_> = some.iter().map(|one| (one, scope.spawn(|| connect(&one.1)))).collect();
-            for (one, attempt) in tries {
+            let attempts: Vec<_> =
+                batch.iter().map(|member| (member, scope.spawn(|| connect(&member.1)))).collect();
+            for (member, attempt) in attempts {
                 let outcome =
                     attempt.join().unwrap_or_else(|_| Err(io::Error::other("it could not be tried")));
-                outcomes.push((one, outcome));
+                outcomes.push((member, outcome));
             }
         });
     }
@@ -78,11 +86,12 @@ fn connect(name: &str) -> io::Result<()> {
     TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map(drop)
 }
 
-fn add_attempts(part: &mut CheckSection, tried: &[ConnectResult<'_>]) {
-    let groups: BTreeSet<&str> = tried.iter().map(|((group, _), _)| &**group).collect();
+fn add_attempts(section: &mut CheckSection, attempts: &[ConnectResult<'_>]) {
+    let groups: BTreeSet<&str> = attempts.iter().map(|((group, _), _)| &**group).collect();
     for group in groups {
-        let here: Vec<&ConnectResult<'_>> = tried.iter().filter(|((name, _), _)| name == group).collect();
-        for ((_, member), outcome) in &here {
+        let group_attempts: Vec<&ConnectResult<'_>> =
+            attempts.iter().filter(|((name, _), _)| name == group).collect();
+        for ((_, member), outcome) in &group_attempts {
             let Err(error) = outcome else { continue };
             let hint = match error.kind() {
                 ErrorKind::NotFound => "correct the name, or see what the resolver of this host says of it",
@@ -94,11 +103,11 @@ fn add_attempts(part: &mut CheckSection, tried: &[ConnectResult<'_>]) {
                 }
                 _ => "is there a way from here to its network?",
             };
-            part.fail(format!("{group} {member}: {error}"), hint, GuidePage::MemberUnreachable);
+            section.fail(format!("{group} {member}: {error}"), hint, GuidePage::MemberUnreachable);
         }
-        let good = here.iter().filter(|(_, outcome)| outcome.is_ok()).count();
-        if good == here.len() {
-            part.ok(format!("{group}: {} can be connected to", pluralize(good, "member")));
+        let reachable_count = group_attempts.iter().filter(|(_, outcome)| outcome.is_ok()).count();
+        if reachable_count == group_attempts.len() {
+            section.ok(format!("{group}: {} can be connected to", pluralize(reachable_count, "member")));
         }
     }
 }

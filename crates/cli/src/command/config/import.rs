@@ -11,7 +11,7 @@ use super::super::{CliError, CliExitCode, GlobalArgs};
 use crate::output;
 
 /// The largest size of a file, in bytes; larger files are rejected as mistakes.
-const LARGEST: u64 = 16 << 20;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Convert an HAProxy or NGINX configuration to a Plimsoll configuration
 ///
@@ -64,36 +64,38 @@ impl From<SourceProgram> for ImportSource {
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let name = name_of(&args.file);
     let text = read(args)
-        .map_err(|why| CliError::new(CliExitCode::Usage, format_args!("cannot read {name}: {why}")))?;
+        .map_err(|error| CliError::new(CliExitCode::Usage, format_args!("cannot read {name}: {error}")))?;
     let (imported, notes) = match import(args.from.into(), &name, &text, args.open) {
         Ok(imported) => (imported.text, imported.notes),
-        Err((why, notes)) => {
+        Err((error, notes)) => {
             print_notes(&name, &notes, globals);
-            return Err(CliError::new(CliExitCode::Usage, format_args!("{name}: {why}")));
+            return Err(CliError::new(CliExitCode::Usage, format_args!("{name}: {error}")));
         }
     };
     if globals.is_json() {
         let one = |note: &ImportNote| {
             json!({
-                "line": note.line, "class": note.class.name(), "what": note.what, "why": note.why,
+                "line": note.line, "class": note.class.name(), "what": note.subject, "why": note.reason,
             })
         };
-        let all: Vec<Value> = notes.iter().map(one).collect();
-        globals
-            .print_result(&json!({"schema": 1, "file": name, "toml": imported, "notes": all}), String::new)?;
+        let notes_json: Vec<Value> = notes.iter().map(one).collect();
+        globals.print_result(
+            &json!({"schema": 1, "file": name, "toml": imported, "notes": notes_json}),
+            String::new,
+        )?;
     } else {
         print_notes(&name, &notes, globals);
         output::write_stdout(&imported)?;
     }
-    let lost = notes.iter().any(|note| args.strict || note.class != LossClass::Harmless);
-    Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let has_loss = notes.iter().any(|note| args.strict || note.class != LossClass::Harmless);
+    Ok(if has_loss { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn print_notes(name: &str, notes: &[ImportNote], globals: &GlobalArgs) {
-    let one = |note: &ImportNote| {
-        format!("{name}:{}: {}: {}: {}\n", note.line, note.class.name(), note.what, note.why)
+    let note_line = |note: &ImportNote| {
+        format!("{name}:{}: {}: {}: {}\n", note.line, note.class.name(), note.subject, note.reason)
     };
-    let lines: String = notes.iter().map(one).collect();
+    let lines: String = notes.iter().map(note_line).collect();
     globals.print_message(&lines);
     if !notes.is_empty() {
         let security = notes.iter().filter(|note| note.class == LossClass::Security).count();
@@ -109,12 +111,12 @@ fn read(args: &Args) -> std::io::Result<String> {
     use std::io::Read as _;
     let mut bytes = Vec::new();
     if args.file.as_os_str() == "-" {
-        std::io::stdin().take(LARGEST + 1).read_to_end(&mut bytes)?;
+        std::io::stdin().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     } else {
-        std::fs::File::open(&args.file)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
+        std::fs::File::open(&args.file)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     }
-    if bytes.len() as u64 > LARGEST {
-        return Err(std::io::Error::other(format!("larger than {} MiB", LARGEST >> 20)));
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(std::io::Error::other(format!("larger than {} MiB", MAX_FILE_BYTES >> 20)));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

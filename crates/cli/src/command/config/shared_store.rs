@@ -14,12 +14,12 @@ use super::super::{CliError, CliExitCode, GlobalArgs};
 fn open(path: &Path) -> Result<(ConfigFile, Arc<dyn Store>), CliError> {
     let file = config::read(path).map_err(|error| CliError::rendered(CliExitCode::Usage, error))?;
     if !file.config.shares_config() {
-        let what = format!("{}: no store for groups and listeners", config::name_of(path));
-        return Err(CliError::new(CliExitCode::Usage, format!("{what}: add config = true to [store]")));
+        let message = format!("{}: no store for groups and listeners", config::name_of(path));
+        return Err(CliError::new(CliExitCode::Usage, format!("{message}: add config = true to [store]")));
     }
-    let (store, said) = file.config.open_store(None, |_| None).map_err(CliError::failed)?;
-    match said {
-        Some(said) => Err(CliError::new(CliExitCode::Unreachable, said)),
+    let (store, store_error) = file.config.open_store(None, |_| None).map_err(CliError::failed)?;
+    match store_error {
+        Some(error) => Err(CliError::new(CliExitCode::Unreachable, error)),
         None => Ok((file, store)),
     }
 }
@@ -31,8 +31,8 @@ pub(super) fn push(path: &Path, shared: &Path, globals: &GlobalArgs) -> Result<(
     let text =
         config::read_shared(path, shared).map_err(|error| CliError::rendered(CliExitCode::Usage, error))?;
     // Entries that etcd lost, and that only the copy still has, must be written.
-    let before = view.entries.get(SHARED_CONFIG_KEY).filter(|entry| entry.revision != 0);
-    if before.is_some_and(|before| *before.value == *text) {
+    let previous = view.entries.get(SHARED_CONFIG_KEY).filter(|entry| entry.revision != 0);
+    if previous.is_some_and(|entry| *entry.value == *text) {
         globals.print_message("nothing is new\n");
         return Ok(());
     }
@@ -40,9 +40,9 @@ pub(super) fn push(path: &Path, shared: &Path, globals: &GlobalArgs) -> Result<(
         .commit(&StoreChange::put(SHARED_CONFIG_KEY, text).if_unchanged_since(&view))
         .map_err(CliError::failed)?;
     let revision = store.snapshot().revision_of(SHARED_CONFIG_KEY);
-    let place = store.location();
+    let location = store.location();
     globals.print_message(&format!(
-        "revision {revision} in {place}: balancers take it now; plimsoll status says how that went\n"
+        "revision {revision} in {location}: balancers take it now; plimsoll status says how that went\n"
     ));
     Ok(())
 }

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_dea
 use crate::command::CliError;
 
 /// The number of lines of a child's output that are kept.
-const KEPT: usize = 20;
+const MAX_OUTPUT_LINES: usize = 20;
 
 /// Becomes `command` of this program, to be killed when the process `parent` dies. Returns only on failure.
 pub(super) fn exec_plimsoll(parent: &str, command: &[String]) -> CliError {
@@ -70,12 +70,12 @@ impl DemoProcess {
             .process_group(0)
             .spawn()
             .map_err(|error| fail(&error))?;
-        let said = OutputTail::default();
+        let output = OutputTail::default();
         if let Some(stderr) = process.stderr.take() {
-            let said = said.clone();
-            std::thread::spawn(move || capture_output(stderr, &said));
+            let output = output.clone();
+            std::thread::spawn(move || capture_output(stderr, &output));
         }
-        Ok(Self { name: name.to_owned(), process, output: said })
+        Ok(Self { name: name.to_owned(), process, output })
     }
 
     /// Returns the process id.
@@ -92,11 +92,11 @@ impl DemoProcess {
             if let Some(address) = self.lock_output().iter().find_map(|line| parse_listening(line)) {
                 return Ok(address);
             }
-            if let Some(end) = self.exit_reason() {
-                return Err(end);
+            if let Some(reason) = self.exit_reason() {
+                return Err(reason);
             }
             if Instant::now() > deadline {
-                return Err(format!("{} does not listen: {}", self.name, self.last()));
+                return Err(format!("{} does not listen: {}", self.name, self.last_line()));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -111,7 +111,7 @@ impl DemoProcess {
     pub(super) fn exit_reason(&mut self) -> Option<String> {
         match self.process.try_wait() {
             Ok(None) => None,
-            Ok(Some(status)) => Some(format!("{} ended ({status}): {}", self.name, self.last())),
+            Ok(Some(status)) => Some(format!("{} ended ({status}): {}", self.name, self.last_line())),
             Err(error) => Some(format!("{} is lost: {error}", self.name)),
         }
     }
@@ -124,13 +124,13 @@ impl DemoProcess {
     }
 
     /// Asks it to end, and waits for at most `patience`.
-    pub(super) fn stop(&mut self, patience: Duration) {
+    pub(super) fn stop(&mut self, timeout: Duration) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let (Ok(None), Some(pid)) = (self.process.try_wait(), pid) {
             // The child was not waited for yet, hence the pid is its own.
             let _ = kill_process(pid, Signal::TERM);
         }
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while self.exit_reason().is_none() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -138,7 +138,7 @@ impl DemoProcess {
     }
 
     /// Returns the last line of its output.
-    fn last(&self) -> String {
+    fn last_line(&self) -> String {
         self.lock_output().back().cloned().unwrap_or_else(|| "it said nothing".to_owned())
     }
 
@@ -154,15 +154,15 @@ impl Drop for DemoProcess {
 }
 
 /// Keeps the last lines of a child's output, until it ends.
-fn capture_output(stderr: ChildStderr, said: &OutputTail) {
+fn capture_output(stderr: ChildStderr, output: &OutputTail) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
     while stderr.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() == KEPT {
-            said.pop_front();
+        let mut lines = output.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == MAX_OUTPUT_LINES {
+            lines.pop_front();
         }
-        said.push_back(String::from_utf8_lossy(&line).trim_end().to_owned());
+        lines.push_back(String::from_utf8_lossy(&line).trim_end().to_owned());
         line.clear();
     }
 }

@@ -46,24 +46,29 @@ pub(super) struct RunCounts {
 impl RunCounts {
     /// Begins with a phase of this name.
     pub(super) fn new(phase: &str) -> Self {
-        let mut tally = Self { phases: Vec::new(), events: Vec::new(), window: VecDeque::new() };
-        tally.begin_phase(Duration::ZERO, phase);
-        tally
+        let mut counts = Self { phases: Vec::new(), events: Vec::new(), window: VecDeque::new() };
+        counts.begin_phase(Duration::ZERO, phase);
+        counts
     }
 
     /// Begins another phase.
-    pub(super) fn begin_phase(&mut self, at: Duration, name: &str) {
-        self.phases.push(DemoPhase { name: name.to_owned(), start: at, end: at, record: RunRecord::new() });
+    pub(super) fn begin_phase(&mut self, elapsed: Duration, name: &str) {
+        self.phases.push(DemoPhase {
+            name: name.to_owned(),
+            start: elapsed,
+            end: elapsed,
+            record: RunRecord::new(),
+        });
     }
 
     /// Adds the requests that ended since the last time.
-    pub(super) fn add(&mut self, at: Duration, part: RunRecord) {
+    pub(super) fn add(&mut self, elapsed: Duration, record: RunRecord) {
         if let Some(phase) = self.phases.last_mut() {
-            phase.end = at;
-            phase.record.merge(&part);
+            phase.end = elapsed;
+            phase.record.merge(&record);
         }
-        self.window.push_back((at, part));
-        while self.window.front().is_some_and(|(then, _)| *then + WINDOW < at) {
+        self.window.push_back((elapsed, record));
+        while self.window.front().is_some_and(|(added_at, _)| *added_at + WINDOW < elapsed) {
             self.window.pop_front();
         }
     }
@@ -72,14 +77,14 @@ impl RunCounts {
     pub(super) fn recent(&self) -> (Duration, RunRecord) {
         let mut sum = RunRecord::new();
         // The first marks the beginning: its requests ended before.
-        let mut parts = self.window.iter();
-        let first = parts.next().map_or(Duration::ZERO, |(at, _)| *at);
-        let mut last = first;
-        for (at, part) in parts {
-            sum.merge(part);
-            last = *at;
+        let mut records = self.window.iter();
+        let start = records.next().map_or(Duration::ZERO, |(at, _)| *at);
+        let mut end = start;
+        for (elapsed, record) in records {
+            sum.merge(record);
+            end = *elapsed;
         }
-        (last - first, sum)
+        (end - start, sum)
     }
 
     /// Returns the record of the whole run.
@@ -92,8 +97,8 @@ impl RunCounts {
     }
 
     /// Keeps a note.
-    pub(super) fn add_event(&mut self, at: Duration, by: &'static str, what: String) {
-        self.events.push(DemoEvent { at: at.as_secs_f64(), by, what });
+    pub(super) fn add_event(&mut self, elapsed: Duration, source: &'static str, message: String) {
+        self.events.push(DemoEvent { at: elapsed.as_secs_f64(), by: source, what: message });
     }
 }
 
@@ -101,22 +106,22 @@ impl RunCounts {
 mod tests {
     use super::*;
 
-    fn part(ok: u64) -> RunRecord {
+    fn answered(ok: u64) -> RunRecord {
         RunRecord { ok, ..RunRecord::new() }
     }
 
     #[test]
     fn phases_and_the_window_see_what_is_theirs() {
-        let mut tally = RunCounts::new("all is well");
+        let mut counts = RunCounts::new("all is well");
         for second in 0..5 {
-            tally.add(Duration::from_secs(second), part(1));
+            counts.add(Duration::from_secs(second), answered(1));
         }
-        tally.begin_phase(Duration::from_secs(5), "worse");
-        tally.add(Duration::from_secs(5), part(10));
-        assert_eq!(tally.phases.iter().map(|phase| phase.record.ok).collect::<Vec<_>>(), [5, 10]);
-        assert_eq!(tally.total().ok, 15);
+        counts.begin_phase(Duration::from_secs(5), "worse");
+        counts.add(Duration::from_secs(5), answered(10));
+        assert_eq!(counts.phases.iter().map(|phase| phase.record.ok).collect::<Vec<_>>(), [5, 10]);
+        assert_eq!(counts.total().ok, 15);
         // The parts were taken at 3 s (the mark), 4 s and 5 s.
-        let (span, recent) = tally.recent();
+        let (span, recent) = counts.recent();
         assert_eq!((span, recent.ok), (Duration::from_secs(2), 11));
     }
 

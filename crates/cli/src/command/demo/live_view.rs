@@ -98,10 +98,10 @@ impl LiveScreen {
     pub(super) fn draw(&mut self, frame: &ViewFrame<'_>) {
         match self.mode {
             ScreenMode::Silent => {}
-            ScreenMode::Live(before) => {
+            ScreenMode::Live(drawn_lines) => {
                 let (width, height) = size(io::stderr());
                 let lines = frame.lines(width, height.saturating_sub(1).max(1));
-                let mut out = up(before);
+                let mut out = cursor_up(drawn_lines);
                 for line in &lines {
                     // Each line is cleared to its end, in case a longer one stood there.
                     let _ = write!(out, "{}\x1b[K\r\n", line.paint(self.color));
@@ -112,23 +112,23 @@ impl LiveScreen {
             }
             ScreenMode::Plain if frame.elapsed.as_secs() > self.printed_seconds => {
                 self.printed_seconds = frame.elapsed.as_secs();
-                write_stderr(&(frame.plain() + "\n"));
+                write_stderr(&(frame.plain_line() + "\n"));
             }
             ScreenMode::Plain => {}
         }
     }
 
     /// Prints an event if there is no picture to show it in.
-    pub(super) fn print_event(&self, at: Duration, what: &str) {
+    pub(super) fn print_event(&self, elapsed: Duration, message: &str) {
         if self.mode == ScreenMode::Plain {
-            write_stderr(&format!("{:>6.1} s  {}\n", at.as_secs_f64(), sanitize(what)));
+            write_stderr(&format!("{:>6.1} s  {}\n", elapsed.as_secs_f64(), sanitize(message)));
         }
     }
 
     /// Removes the picture.
     pub(super) fn clear(&mut self) {
-        if let ScreenMode::Live(before) = self.mode {
-            write_stderr(&(up(before) + CLEAR_BELOW + SHOW_CURSOR));
+        if let ScreenMode::Live(drawn_lines) = self.mode {
+            write_stderr(&(cursor_up(drawn_lines) + CLEAR_BELOW + SHOW_CURSOR));
             self.mode = ScreenMode::Silent;
         }
     }
@@ -147,12 +147,12 @@ impl ViewFrame<'_> {
     fn lines(&self, width: usize, height: usize) -> Vec<StyledLine> {
         let mut title = StyledLine::new(&self.title, TextStyle::Strong);
         title.push(&format!(" · {}", self.member_summary), TextStyle::Plain);
-        let mut lines = vec![title, self.progress(width), StyledLine::default()];
+        let mut lines = vec![title, self.progress_line(width), StyledLine::default()];
         lines.extend(self.table(width));
-        lines.extend([StyledLine::default(), self.clients(), StyledLine::default()]);
+        lines.extend([StyledLine::default(), self.client_line(), StyledLine::default()]);
         // The last events, and below them the hint if there is room for a gap between.
-        let room = height.saturating_sub(lines.len());
-        lines.extend(self.events[self.events.len().saturating_sub(room)..].iter().map(note_line));
+        let free_lines = height.saturating_sub(lines.len());
+        lines.extend(self.events[self.events.len().saturating_sub(free_lines)..].iter().map(event_line));
         if lines.len() + 2 <= height {
             lines.extend([StyledLine::default(), StyledLine::new(&self.hint, TextStyle::Faint)]);
         }
@@ -160,7 +160,7 @@ impl ViewFrame<'_> {
         lines.into_iter().map(|line| line.truncate_to(width)).collect()
     }
 
-    fn progress(&self, width: usize) -> StyledLine {
+    fn progress_line(&self, width: usize) -> StyledLine {
         let (elapsed, duration) = (self.elapsed.as_secs_f64(), self.duration.as_secs_f64());
         let mut line = StyledLine::new(&format!("{elapsed:>5.1} s of {duration:.0} s  "), TextStyle::Plain);
         let room = width.saturating_sub(line.width() + self.phase.chars().count() + 4).min(60);
@@ -172,25 +172,30 @@ impl ViewFrame<'_> {
     fn table(&self, width: usize) -> Vec<StyledLine> {
         let names = self.rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(6);
         let (states, numbers) = (21, 34);
-        let (flight, tries) = (width >= 90, width >= 104);
-        let taken = names + 2 + states + numbers + if flight { 11 } else { 0 } + if tries { 14 } else { 0 };
-        let room = width.saturating_sub(taken).min(48);
-        let mut head = format!("{:names$}  {:states$}{:room$}  share  req/s", "member", "state", "");
-        head.push_str(if flight { "  in flight" } else { "" });
-        let _ = write!(head, "  {:>8}  {:>8}", "p50", "p99");
-        head.push_str(if tries { "  failed tries" } else { "" });
-        let mut lines = vec![StyledLine::new(&head, TextStyle::Faint)];
+        let (shows_in_flight, shows_failures) = (width >= 90, width >= 104);
+        let used_width = names
+            + 2
+            + states
+            + numbers
+            + if shows_in_flight { 11 } else { 0 }
+            + if shows_failures { 14 } else { 0 };
+        let room = width.saturating_sub(used_width).min(48);
+        let mut header = format!("{:names$}  {:states$}{:room$}  share  req/s", "member", "state", "");
+        header.push_str(if shows_in_flight { "  in flight" } else { "" });
+        let _ = write!(header, "  {:>8}  {:>8}", "p50", "p99");
+        header.push_str(if shows_failures { "  failed tries" } else { "" });
+        let mut lines = vec![StyledLine::new(&header, TextStyle::Faint)];
         // The bar is full at twice the fair share, or at the greatest share if that is more.
-        let fair = 2.0 / self.rows.len().max(1) as f64;
-        let full = self.rows.iter().map(|row| row.share).fold(fair, f64::max);
+        let twice_fair_share = 2.0 / self.rows.len().max(1) as f64;
+        let max_share = self.rows.iter().map(|row| row.share).fold(twice_fair_share, f64::max);
         for row in &self.rows {
             let mut line = StyledLine::new(&format!("{:names$}  ", row.name), TextStyle::Strong);
-            let (state, tone) = row.state();
-            line.push(&format!("{state:states$}"), tone);
-            let tone = if row.fault_label.is_some() { TextStyle::Fair } else { TextStyle::Good };
-            line.push(&format!("{:room$}", bar(row.share / full, room)), tone);
+            let (state, style) = row.state();
+            line.push(&format!("{state:states$}"), style);
+            let style = if row.fault_label.is_some() { TextStyle::Fair } else { TextStyle::Good };
+            line.push(&format!("{:room$}", bar(row.share / max_share, room)), style);
             line.push(&format!("  {:>3.0} %  {:>5.0}", row.share * 100.0, row.rate), TextStyle::Plain);
-            if flight {
+            if shows_in_flight {
                 line.push(&format!("  {:>9}", row.in_flight), TextStyle::Plain);
             }
             let (p50, p99) = row.latency.map_or_else(
@@ -198,7 +203,7 @@ impl ViewFrame<'_> {
                 |(p50, p99)| (format_duration(p50), format_duration(p99)),
             );
             line.push(&format!("  {p50:>8}  {p99:>8}"), TextStyle::Plain);
-            if tries {
+            if shows_failures {
                 line.push(
                     &format!("  {:>12}", row.failed),
                     if row.failed > 0 { TextStyle::Fair } else { TextStyle::Plain },
@@ -209,15 +214,15 @@ impl ViewFrame<'_> {
         lines
     }
 
-    fn clients(&self) -> StyledLine {
+    fn client_line(&self) -> StyledLine {
         let recent = &self.recent;
         let per_second = |count: u64| count as f64 / self.seconds;
         let (p50, p99) = (recent.latency.quantile(0.5), recent.latency.quantile(0.99));
         let mut line = StyledLine::new("clients", TextStyle::Strong);
         let rates = (per_second(recent.due), per_second(recent.ok));
         line.push(&format!("  {:.0}/s offered  {:.0}/s answered  ", rates.0, rates.1), TextStyle::Plain);
-        let tone = if self.failed > 0 { TextStyle::Bad } else { TextStyle::Good };
-        line.push(&format!("{} failed", self.failed), tone);
+        let style = if self.failed > 0 { TextStyle::Bad } else { TextStyle::Good };
+        line.push(&format!("{} failed", self.failed), style);
         line.push(&format!("  p50 {}  p99 {}", format_duration(p50), format_duration(p99)), TextStyle::Plain);
         if recent.punctuality() < 0.99 {
             let late = (1.0 - recent.punctuality()) * 100.0;
@@ -227,7 +232,7 @@ impl ViewFrame<'_> {
     }
 
     /// Returns the same in one plain line.
-    fn plain(&self) -> String {
+    fn plain_line(&self) -> String {
         let recent = &self.recent;
         let mut line = format!(
             "{:>6.1} s  {:.0}/s offered  {:.0}/s answered  {} failed  p50 {}  p99 {} ",
@@ -247,29 +252,29 @@ impl ViewFrame<'_> {
 
 impl MemberRow<'_> {
     fn state(&self) -> (String, TextStyle) {
-        let (glyph, word, tone) = self.state.map_or((" ", "", TextStyle::Plain), format::state_label);
+        let (glyph, label, style) = self.state.map_or((" ", "", TextStyle::Plain), format::state_label);
         match self.fault_label {
-            Some(mark) => (
-                format!("{glyph} {word}, {mark}"),
-                if tone == TextStyle::Good { TextStyle::Fair } else { tone },
+            Some(fault) => (
+                format!("{glyph} {label}, {fault}"),
+                if style == TextStyle::Good { TextStyle::Fair } else { style },
             ),
-            None => (format!("{glyph} {word}"), tone),
+            None => (format!("{glyph} {label}"), style),
         }
     }
 }
 
-fn note_line(note: &DemoEvent) -> StyledLine {
-    let mut line = StyledLine::new(&format!("{:>5.1} s  ", note.at), TextStyle::Faint);
-    if note.by == "balancer" {
-        line.push(&format!("balancer: {}", sanitize(&note.what)), TextStyle::Plain);
+fn event_line(event: &DemoEvent) -> StyledLine {
+    let mut line = StyledLine::new(&format!("{:>5.1} s  ", event.at), TextStyle::Faint);
+    if event.by == "balancer" {
+        line.push(&format!("balancer: {}", sanitize(&event.what)), TextStyle::Plain);
     } else {
-        line.push(&sanitize(&note.what), TextStyle::Fair);
+        line.push(&sanitize(&event.what), TextStyle::Fair);
     }
     line
 }
 
 /// Returns the code that moves back to the first of so many lines.
-fn up(lines: usize) -> String {
+fn cursor_up(lines: usize) -> String {
     if lines == 0 { String::new() } else { format!("\x1b[{lines}A\r") }
 }
 
@@ -282,7 +287,7 @@ fn show_cursor_on_panic() {
 mod tests {
     use super::*;
 
-    fn frame(notes: &[DemoEvent]) -> ViewFrame<'_> {
+    fn frame(events: &[DemoEvent]) -> ViewFrame<'_> {
         let mut recent = RunRecord::new();
         (recent.due, recent.on_time, recent.ok) = (800, 800, 796);
         recent.latency.record(Duration::from_micros(5230));
@@ -325,11 +330,11 @@ mod tests {
             seconds: 2.0,
             recent,
             failed: 0,
-            events: notes,
+            events,
         }
     }
 
-    fn notes(count: usize) -> Vec<DemoEvent> {
+    fn events(count: usize) -> Vec<DemoEvent> {
         (0..count)
             .map(|n| DemoEvent { at: n as f64, by: "balancer", what: format!("thing\x1b[2J {n}") })
             .collect()
@@ -341,7 +346,7 @@ mod tests {
 
     #[test]
     fn the_picture() {
-        insta::assert_snapshot!(picture(&frame(&notes(2)), 110, 20).join("\n"), @r#"
+        insta::assert_snapshot!(picture(&frame(&events(2)), 110, 20).join("\n"), @r#"
         plimsoll demo · least_connections · 4 members
          15.0 s of 30 s  ▕██████████████████████████████                              ▏ m3 killed
 
@@ -357,7 +362,7 @@ mod tests {
 
         look: plimsoll members
         "#);
-        insta::assert_snapshot!(picture(&frame(&notes(2)), 80, 20).join("\n"), @r"
+        insta::assert_snapshot!(picture(&frame(&events(2)), 80, 20).join("\n"), @r"
         plimsoll demo · least_connections · 4 members
          15.0 s of 30 s  ▕█████████████████████████                         ▏ m3 killed
 
@@ -374,7 +379,7 @@ mod tests {
         look: plimsoll members
         ");
         assert_eq!(
-            frame(&[]).plain(),
+            frame(&[]).plain_line(),
             "  15.0 s  400/s offered  398/s answered  0 failed  p50 5.23 ms  p99 5.23 ms  m1 46 % m2 8 % m3 \
              0 %"
         );
@@ -382,8 +387,8 @@ mod tests {
 
     #[test]
     fn it_fits_whatever_the_size() {
-        let notes = notes(40);
-        let frame = frame(&notes);
+        let events = events(40);
+        let frame = frame(&events);
         for width in 1..150 {
             for height in [1, 5, 12, 24, 60] {
                 let lines = frame.lines(width, height);
@@ -398,8 +403,8 @@ mod tests {
 
     #[test]
     fn only_tones_steer_the_terminal() {
-        let notes = notes(1);
-        let frame = frame(&notes);
+        let events = events(1);
+        let frame = frame(&events);
         let painted: String = frame.lines(100, 24).iter().map(|line| line.paint(true)).collect();
         assert!(painted.contains("\x1b[32m") && !painted.contains("\x1b[2J"), "{painted:?}");
         assert!(!picture(&frame, 100, 24).concat().contains('\x1b'));
@@ -409,6 +414,6 @@ mod tests {
     fn late_requests_are_pointed_out() {
         let mut frame = frame(&[]);
         frame.recent.on_time = 400;
-        assert!(frame.clients().paint(false).contains("50 % sent late"));
+        assert!(frame.client_line().paint(false).contains("50 % sent late"));
     }
 }

@@ -63,34 +63,38 @@ impl DemoCluster {
     pub(super) async fn start(args: &Args) -> Result<Self, String> {
         let deadline = Instant::now() + START_TIMEOUT;
         let folder = TemporaryFolder::new()?;
-        let service = service_time(args.rate / f64::from(args.members));
+        let mean_service = service_time(args.rate / f64::from(args.members));
         let mut children = Vec::new();
         for n in 1..=args.members {
-            children.push(member(&format!("m{n}"), service, args.seed.wrapping_add(u64::from(n)))?);
+            children.push(start_member(
+                &format!("m{n}"),
+                mean_service,
+                args.seed.wrapping_add(u64::from(n)),
+            )?);
         }
         let mut members = Vec::new();
         for (name, mut child) in children {
             let address = child.address(deadline).await?;
             members.push(DemoMember { name, address, child });
         }
-        let control = folder.0.join("control.sock");
+        let control_socket = folder.0.join("control.sock");
         let file = folder.0.join("plimsoll.toml");
         let addresses: Vec<String> = members.iter().map(|member| member.address.to_string()).collect();
-        let text = config(&args.strategy, &control, &addresses)?;
+        let text = render_config(&args.strategy, &control_socket, &addresses)?;
         std::fs::write(&file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         let file =
             file.to_str().ok_or("the folder for temporary files has a name that is not text; set TMPDIR")?;
         let mut balancer = DemoProcess::start("the balancer", &["up", "-c", file])?;
-        let control = ControlEndpoint::Unix(control);
-        let address = wait_until_ready(&mut balancer, &control, deadline).await?;
+        let control_client = ControlEndpoint::Unix(control_socket);
+        let address = wait_until_ready(&mut balancer, &control_client, deadline).await?;
         let dashboard = balancer.address_after("listening admin ");
         Ok(Self {
             balancer,
             members,
             address,
-            control_client: control,
+            control_client,
             dashboard,
-            service_time: service,
+            service_time: mean_service,
             _folder: folder,
         })
     }
@@ -142,13 +146,13 @@ fn service_time(rate: f64) -> Duration {
     Duration::from_micros((seconds * 1e6) as u64).clamp(Duration::from_micros(200), Duration::from_millis(20))
 }
 
-fn member(name: &str, service: Duration, seed: u64) -> Result<(String, DemoProcess), String> {
+fn start_member(name: &str, mean_service: Duration, seed: u64) -> Result<(String, DemoProcess), String> {
     let arguments = [
         "member",
         "--listen=127.0.0.1:0",
         "--admin",
         &format!("--name={name}"),
-        &format!("--service=exp:{}us", service.as_micros()),
+        &format!("--service=exp:{}us", mean_service.as_micros()),
         &format!("--workers={WORKERS}"),
         &format!("--seed={seed}"),
     ];
@@ -157,7 +161,7 @@ fn member(name: &str, service: Duration, seed: u64) -> Result<(String, DemoProce
 
 /// Returns the balancer's configuration. Its differences from the defaults make half a minute long enough to
 /// see health checks at work.
-fn config(strategy: &str, control: &Path, members: &[String]) -> Result<String, String> {
+fn render_config(strategy: &str, control: &Path, members: &[String]) -> Result<String, String> {
     let file = serde_json::json!({
         "admin": { "listen": "127.0.0.1:0", "control": format!("unix:{}", control.display()) },
         "listener": [{ "address": "127.0.0.1:0", "protocol": "http", "group": "demo" }],
@@ -179,26 +183,26 @@ async fn wait_until_ready(
     deadline: Instant,
 ) -> Result<SocketAddr, String> {
     loop {
-        let trouble = match control.status() {
+        let reason = match control.status() {
             Ok((_, status)) => {
-                let up = status
+                let all_up = status
                     .groups
                     .iter()
                     .flat_map(|group| &group.members)
                     .all(|member| member.state == MemberState::Up);
                 match status.listeners.first().and_then(|listener| listener.address.parse().ok()) {
-                    Some(address) if up => return Ok(address),
+                    Some(address) if all_up => return Ok(address),
                     _ => status.groups.first().map_or_else(String::new, |group| group.verdict.clone()),
                 }
             }
-            Err(trouble) => trouble.to_string(),
+            Err(error) => error.to_string(),
         };
-        if let Some(end) = balancer.exit_reason() {
-            return Err(end);
+        if let Some(exit_reason) = balancer.exit_reason() {
+            return Err(exit_reason);
         }
         if Instant::now() > deadline {
             return Err(format!(
-                "the balancer is not ready after {}: {trouble}",
+                "the balancer is not ready after {}: {reason}",
                 units::format_duration(START_TIMEOUT)
             ));
         }
@@ -208,15 +212,15 @@ async fn wait_until_ready(
 
 /// Posts without a body; fails if the answer is not 200.
 fn post(address: SocketAddr, path: &str) -> std::io::Result<()> {
-    let patience = Duration::from_secs(2);
-    let mut stream = TcpStream::connect_timeout(&address, patience)?;
-    stream.set_read_timeout(Some(patience))?;
+    let timeout = Duration::from_secs(2);
+    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
     let request =
         format!("POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(4096).read_to_string(&mut answer)?;
-    if answer.starts_with("HTTP/1.1 200 ") { Ok(()) } else { Err(std::io::Error::other("it refused")) }
+    let mut response = String::new();
+    stream.take(4096).read_to_string(&mut response)?;
+    if response.starts_with("HTTP/1.1 200 ") { Ok(()) } else { Err(std::io::Error::other("it refused")) }
 }
 
 /// A folder of the demo's own, removed with all that is in it.
@@ -252,9 +256,9 @@ mod tests {
     fn the_configuration_is_one() {
         for strategy in plimsoll_brain::strategy::ALL {
             let members = ["127.0.0.1:4001".to_owned(), "127.0.0.1:4002".to_owned()];
-            let text = config(strategy.name, Path::new("/tmp/x y/control.sock"), &members).unwrap();
+            let text = render_config(strategy.name, Path::new("/tmp/x y/control.sock"), &members).unwrap();
             let file = plimsoll_config::parse("demo", text.clone().into_bytes())
-                .unwrap_or_else(|why| panic!("{why}\n{text}"));
+                .unwrap_or_else(|error| panic!("{error}\n{text}"));
             assert_eq!(file.config.groups[0].members.len(), 2);
             assert_eq!(file.config.groups[0].strategy.name(), strategy.name);
         }

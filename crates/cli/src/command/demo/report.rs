@@ -111,7 +111,7 @@ impl LatencyQuantiles {
     /// Returns median and 99th percentile: `4.6 / 118 ms`
     fn median_and_p99(&self) -> String {
         if self.p99 >= 0.9995 {
-            return format!("{} / {}", seconds(self.p50), seconds(self.p99));
+            return format!("{} / {}", format_seconds(self.p50), format_seconds(self.p99));
         }
         let ms = |seconds: f64| format!("{:.*}", usize::from(seconds < 0.009_95), seconds * 1e3);
         format!("{} / {} ms", ms(self.p50), ms(self.p99))
@@ -135,64 +135,67 @@ impl RequestTotals {
 /// Makes the report. `retries` is the balancer's count, if it could be asked.
 pub(super) fn build_report(
     args: &Args,
-    cast: &MemberSummary,
-    tally: &RunCounts,
+    member_summary: &MemberSummary,
+    counts: &RunCounts,
     retries: Option<u64>,
     interrupted: bool,
 ) -> DemoReport {
-    let whole = tally.total();
-    let (verdict, why) = verdict(&whole, interrupted);
+    let total = counts.total();
+    let (verdict, reason) = verdict(&total, interrupted);
     DemoReport {
         schema: 1,
         verdict,
-        why,
+        why: reason,
         strategy: args.strategy.clone(),
-        members: cast.members.len(),
-        cast: cast.to_string(),
-        service_seconds: cast.service_time.as_secs_f64(),
+        members: member_summary.members.len(),
+        cast: member_summary.to_string(),
+        service_seconds: member_summary.service_time.as_secs_f64(),
         workers: WORKERS,
         offered_per_second: args.rate,
         seed: args.seed,
-        seconds: tally.phases.last().map_or(0.0, |phase| phase.end.as_secs_f64()),
-        requests: RequestTotals::from_record(&whole),
+        seconds: counts.phases.last().map_or(0.0, |phase| phase.end.as_secs_f64()),
+        requests: RequestTotals::from_record(&total),
         tolerance: PUNCTUALITY_TOLERANCE.as_secs_f64(),
-        lateness: LatencyQuantiles::from_latencies(&whole.lateness),
-        phases: tally.phases.iter().map(|phase| phase_report(phase, &cast.members)).collect(),
-        events: tally.events.clone(),
+        lateness: LatencyQuantiles::from_latencies(&total.lateness),
+        phases: counts.phases.iter().map(|phase| phase_report(phase, &member_summary.members)).collect(),
+        events: counts.events.clone(),
         retries,
         optimized: !cfg!(debug_assertions),
     }
 }
 
-fn verdict(whole: &RunRecord, interrupted: bool) -> (RunVerdict, String) {
-    let on_time = whole.punctuality() * 100.0;
+fn verdict(total: &RunRecord, interrupted: bool) -> (RunVerdict, String) {
+    let on_time = total.punctuality() * 100.0;
     if interrupted {
-        (RunVerdict::Interrupted, format!("{} failed until then", count(whole.failures(), "request")))
-    } else if whole.punctuality() < MIN_ON_TIME_SHARE {
-        let why = format!(
+        (RunVerdict::Interrupted, format!("{} failed until then", format_count(total.failures(), "request")))
+    } else if total.punctuality() < MIN_ON_TIME_SHARE {
+        let reason = format!(
             "only {on_time:.1} % of the requests left on time; end what else runs here, or lower --rate"
         );
-        (RunVerdict::Invalid, why)
-    } else if whole.failures() > 0 {
+        (RunVerdict::Invalid, reason)
+    } else if total.failures() > 0 {
         let reasons: Vec<String> =
-            whole.failed.iter().map(|(fault, count)| format!("{count} {}", fault.name())).collect();
-        (RunVerdict::Failed, format!("{} failed: {}", count(whole.failures(), "request"), reasons.join(", ")))
+            total.failed.iter().map(|(fault, count)| format!("{count} {}", fault.name())).collect();
+        (
+            RunVerdict::Failed,
+            format!("{} failed: {}", format_count(total.failures(), "request"), reasons.join(", ")),
+        )
     } else {
-        (RunVerdict::Ok, format!("{} sent, none failed", count(whole.due, "request")))
+        (RunVerdict::Ok, format!("{} sent, none failed", format_count(total.due, "request")))
     }
 }
 
 fn phase_report(phase: &DemoPhase, names: &[String]) -> PhaseReport {
     let shares = phase.record.shares();
     let member = |name: &String| {
-        let tally = phase.record.members.get(name.as_str());
+        let answers = phase.record.members.get(name.as_str());
         MemberReport {
             name: name.clone(),
-            answered: tally.map_or(0, |tally| tally.ok),
+            answered: answers.map_or(0, |answers| answers.ok),
             share: shares.get(name.as_str()).copied().unwrap_or(0.0),
-            latency: tally.map_or_else(
+            latency: answers.map_or_else(
                 || LatencyQuantiles::from_latencies(&LatencyHistogram::new()),
-                |tally| LatencyQuantiles::from_latencies(&tally.latency),
+                |answers| LatencyQuantiles::from_latencies(&answers.latency),
             ),
         }
     };
@@ -222,16 +225,16 @@ impl DemoReport {
         );
         out.push_str(&table(&self.rows(), color));
         out.push('\n');
-        for note in &self.events {
-            let by = if note.by == "balancer" { "balancer: " } else { "" };
-            let _ = writeln!(out, "{:>6.1} s  {by}{}", note.at, note.what);
+        for event in &self.events {
+            let source = if event.by == "balancer" { "balancer: " } else { "" };
+            let _ = writeln!(out, "{:>6.1} s  {source}{}", event.at, event.what);
         }
-        let _ = writeln!(out, "\nload      {}", self.load());
+        let _ = writeln!(out, "\nload      {}", self.load_summary());
         if let Some(retries) = self.retries {
             let _ = writeln!(
                 out,
                 "balancer  {} tried again on another connection or member",
-                count(retries, "request")
+                format_count(retries, "request")
             );
         }
         if !self.optimized {
@@ -240,22 +243,22 @@ impl DemoReport {
                 "build     compiled quickly, not for speed: latencies are higher than those of `make build`"
             );
         }
-        let (word, tone) = match self.verdict {
+        let (label, style) = match self.verdict {
             RunVerdict::Ok => ("OK", TextStyle::Good),
             RunVerdict::Failed => ("FAILED", TextStyle::Bad),
             RunVerdict::Invalid => ("INVALID", TextStyle::Bad),
             RunVerdict::Interrupted => ("INTERRUPTED", TextStyle::Fair),
         };
-        let _ = writeln!(out, "verdict   {}: {}", tone.paint(word, color), self.why);
+        let _ = writeln!(out, "verdict   {}: {}", style.paint(label, color), self.why);
         out
     }
 
-    fn load(&self) -> String {
+    fn load_summary(&self) -> String {
         format!(
             "Poisson; {:.2} % left on time (late by p99 {}, at most {})",
             self.requests.on_time * 100.0,
-            seconds(self.lateness.p99),
-            seconds(self.lateness.max),
+            format_seconds(self.lateness.p99),
+            format_seconds(self.lateness.max),
         )
     }
 
@@ -267,14 +270,14 @@ impl DemoReport {
             row
         };
         let mut rows = vec![
-            row("", &|phase| TableCell::text(&phase.name).tone(TextStyle::Strong)),
+            row("", &|phase| TableCell::text(&phase.name).style(TextStyle::Strong)),
             row("", &|phase| {
-                TableCell::text(&format!("{:.0} to {:.0} s", phase.from, phase.to)).tone(TextStyle::Faint)
+                TableCell::text(&format!("{:.0} to {:.0} s", phase.from, phase.to)).style(TextStyle::Faint)
             }),
             row("requests", &|phase| TableCell::text(&group_digits(phase.requests.requests))),
             row("failed", &|phase| {
-                let tone = if phase.requests.failed > 0 { TextStyle::Bad } else { TextStyle::Good };
-                TableCell::text(&group_digits(phase.requests.failed)).tone(tone)
+                let style = if phase.requests.failed > 0 { TextStyle::Bad } else { TextStyle::Good };
+                TableCell::text(&group_digits(phase.requests.failed)).style(style)
             }),
             row("p50 / p99", &|phase| TableCell::text(&phase.requests.latency.median_and_p99())),
         ];
@@ -291,13 +294,13 @@ impl DemoReport {
     }
 }
 
-fn seconds(seconds: f64) -> String {
+fn format_seconds(seconds: f64) -> String {
     format_duration(std::time::Duration::from_secs_f64(seconds))
 }
 
 /// Returns a number with its noun: `1 request`, `12 000 requests`
-fn count(number: u64, what: &str) -> String {
-    format!("{} {what}{}", group_digits(number), if number == 1 { "" } else { "s" })
+fn format_count(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", group_digits(number), if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -326,8 +329,8 @@ mod tests {
         let judge = |failed, on_time, interrupted| verdict(&record(failed, on_time), interrupted);
         assert_eq!(judge(0, 1000, false), (RunVerdict::Ok, "1 000 requests sent, none failed".to_owned()));
         assert_eq!(judge(1, 1000, false), (RunVerdict::Failed, "1 request failed: 1 timeout".to_owned()));
-        let (word, why) = judge(1, 989, false);
-        assert!(word == RunVerdict::Invalid && why.contains("only 98.9 %"), "{why}");
+        let (outcome, reason) = judge(1, 989, false);
+        assert!(outcome == RunVerdict::Invalid && reason.contains("only 98.9 %"), "{reason}");
         assert_eq!(judge(0, 10, true).0, RunVerdict::Interrupted);
     }
 
@@ -340,12 +343,12 @@ mod tests {
     }
 
     fn report() -> DemoReport {
-        let mut tally = RunCounts::new("all is well");
-        tally.add(Duration::from_secs(10), record(0, 1000));
-        tally.begin_phase(Duration::from_secs(10), "m2 10x slower");
-        tally.add(Duration::from_secs(20), record(3, 1000));
-        tally.add_event(Duration::from_secs(10), "demo", "m2 is now 10 times slower".to_owned());
-        let cast =
+        let mut counts = RunCounts::new("all is well");
+        counts.add(Duration::from_secs(10), record(0, 1000));
+        counts.begin_phase(Duration::from_secs(10), "m2 10x slower");
+        counts.add(Duration::from_secs(20), record(3, 1000));
+        counts.add_event(Duration::from_secs(10), "demo", "m2 is now 10 times slower".to_owned());
+        let member_summary =
             MemberSummary { members: vec!["m1".into(), "m2".into()], service_time: Duration::from_millis(6) };
         let args = Args {
             duration: Duration::from_secs(20),
@@ -356,7 +359,7 @@ mod tests {
             no_live: true,
             tie: Vec::new(),
         };
-        build_report(&args, &cast, &tally, Some(7), false)
+        build_report(&args, &member_summary, &counts, Some(7), false)
     }
 
     #[test]

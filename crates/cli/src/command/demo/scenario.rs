@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// serves and loads at once, not microseconds; any lateness counts in the latencies.
 pub(super) const PUNCTUALITY_TOLERANCE: Duration = Duration::from_millis(20);
 /// The factor by which the slow member becomes slower.
-const SLOWER: u32 = 10;
+const SLOWDOWN_FACTOR: u32 = 10;
 
 /// A fault of a member, by its index.
 #[derive(Clone, Copy, Debug)]
@@ -35,41 +35,41 @@ enum MemberFault {
 pub(super) async fn run_demo(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let mut signals = StopSignals::new().map_err(CliError::failed)?;
     globals.print_message(&format!("starting {} members and a balancer ({})\n", args.members, args.strategy));
-    let stage = tokio::select! {
+    let cluster = tokio::select! {
         stage = DemoCluster::start(args) => stage.map_err(CliError::failed)?,
         () = signals.next() => return Ok(CliExitCode::Interrupted.into()),
     };
-    if let Some(dashboard) = stage.dashboard {
+    if let Some(dashboard) = cluster.dashboard {
         globals.print_message(&format!("dashboard http://{dashboard}/ for as long as it runs\n"));
     }
-    let target =
-        HttpTarget::new("GET", &format!("http://{}/", stage.address), &[], b"").map_err(CliError::failed)?;
-    let pace = RequestPacer::new(ArrivalProcess::Poisson, args.rate, args.duration, args.seed);
-    let watch = StatusPoller::start(stage.control_client.clone());
-    let began = SystemTime::now();
+    let target = HttpTarget::new("GET", &format!("http://{}/", cluster.address), &[], b"")
+        .map_err(CliError::failed)?;
+    let pacer = RequestPacer::new(ArrivalProcess::Poisson, args.rate, args.duration, args.seed);
+    let poller = StatusPoller::start(cluster.control_client.clone());
+    let started_at = SystemTime::now();
     let run =
-        run::start(target, pace, RunLimits { tolerance: PUNCTUALITY_TOLERANCE, ..RunLimits::default() })
+        run::start(target, pacer, RunLimits { tolerance: PUNCTUALITY_TOLERANCE, ..RunLimits::default() })
             .map_err(|error| CliError::failed(format_args!("cannot start the load: {error}")))?;
-    let play = DemoRun {
+    let demo_run = DemoRun {
         args,
-        poller: watch,
-        began,
+        poller,
+        started_at,
         run,
         counts: RunCounts::new("all is well"),
         last_status: PolledStatus::default(),
         faults: [(args.duration / 3, MemberFault::Slow(1)), (args.duration * 2 / 3, MemberFault::Kill(2))]
             .into(),
-        fault_labels: vec![None; stage.members.len()],
-        cluster: stage,
+        fault_labels: vec![None; cluster.members.len()],
+        cluster,
     };
-    play.run_until_end(&mut signals, LiveScreen::new(globals, args.no_live), globals).await
+    demo_run.run_until_end(&mut signals, LiveScreen::new(globals, args.no_live), globals).await
 }
 
 struct DemoRun<'a> {
     args: &'a Args,
     // The watch is dropped before the balancer that it asks.
     poller: StatusPoller,
-    began: SystemTime,
+    started_at: SystemTime,
     run: LoadRun,
     counts: RunCounts,
     last_status: PolledStatus,
@@ -101,17 +101,18 @@ impl DemoRun<'_> {
             let now = self.run.elapsed();
             self.counts.add(now, self.run.take_record());
             if let Some((_, fault)) = self.faults.pop_front_if(|(at, _)| *at <= now) {
-                self.inflict(fault, now, &screen).map_err(CliError::failed)?;
+                self.inject_fault(fault, now, &screen).map_err(CliError::failed)?;
             }
             self.poll_events(now, &screen);
-            if let Some(end) = self.cluster.balancer_exit_reason() {
-                return Err(CliError::failed(format_args!("{end}; after {:.1} s", now.as_secs_f64())));
+            if let Some(reason) = self.cluster.balancer_exit_reason() {
+                return Err(CliError::failed(format_args!("{reason}; after {:.1} s", now.as_secs_f64())));
             }
             screen.draw(&self.frame(now));
         }
-        let end = self.run.elapsed();
-        let rest = self.run.join().map_err(|error| CliError::failed(format_args!("the load: {error}")))?;
-        self.counts.add(end.min(self.args.duration), rest);
+        let elapsed = self.run.elapsed();
+        let remaining =
+            self.run.join().map_err(|error| CliError::failed(format_args!("the load: {error}")))?;
+        self.counts.add(elapsed.min(self.args.duration), remaining);
         screen.clear();
         let retries = status_poll::fetch_group(&self.cluster.control_client).map(|group| group.retries);
         let report = report::build_report(
@@ -126,11 +127,15 @@ impl DemoRun<'_> {
     }
 
     /// Applies a fault to a member, and begins a phase.
-    fn inflict(&mut self, fault: MemberFault, now: Duration, screen: &LiveScreen) -> Result<(), String> {
-        let (index, mark, phase) = match fault {
+    fn inject_fault(&mut self, fault: MemberFault, now: Duration, screen: &LiveScreen) -> Result<(), String> {
+        let (index, label, description) = match fault {
             MemberFault::Slow(index) => {
-                self.cluster.members[index].slow_down(SLOWER)?;
-                (index, format!("{SLOWER}x slower"), format!("is now {SLOWER} times slower"))
+                self.cluster.members[index].slow_down(SLOWDOWN_FACTOR)?;
+                (
+                    index,
+                    format!("{SLOWDOWN_FACTOR}x slower"),
+                    format!("is now {SLOWDOWN_FACTOR} times slower"),
+                )
             }
             MemberFault::Kill(index) => {
                 self.cluster.members[index].kill();
@@ -141,31 +146,31 @@ impl DemoRun<'_> {
         // The phase begins once the fault is in effect, with the requests that end from then on.
         let now = self.run.elapsed().max(now);
         self.counts.add(now, self.run.take_record());
-        self.counts.begin_phase(now, &format!("{name} {mark}"));
-        let what = format!("{name} {phase}");
-        screen.print_event(now, &what);
-        self.counts.add_event(now, "demo", what);
-        self.fault_labels[index] = Some(mark);
+        self.counts.begin_phase(now, &format!("{name} {label}"));
+        let message = format!("{name} {description}");
+        screen.print_event(now, &message);
+        self.counts.add_event(now, "demo", message);
+        self.fault_labels[index] = Some(label);
         Ok(())
     }
 
     /// Notes the balancer's new events.
     fn poll_events(&mut self, now: Duration, screen: &LiveScreen) {
-        let seen = self.poller.take_status();
-        let start = self.began.duration_since(UNIX_EPOCH).unwrap_or_default();
-        for event in &seen.events {
-            let at = Duration::from_millis(event.unix_ms).saturating_sub(start).min(now);
+        let status = self.poller.take_status();
+        let start = self.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        for event in &status.events {
+            let elapsed = Duration::from_millis(event.unix_ms).saturating_sub(start).min(now);
             let member = event.member.as_deref().map(|member| format!("{member} ")).unwrap_or_default();
             let kind = serde_json::to_value(event.kind).unwrap_or_default();
             let kind = kind.as_str().unwrap_or_default().replace('_', " ");
-            let mut what = format!("{member}{kind}: {}", event.why);
+            let mut message = format!("{member}{kind}: {}", event.why);
             for member in &self.cluster.members {
-                what = what.replace(&member.address.to_string(), &member.name);
+                message = message.replace(&member.address.to_string(), &member.name);
             }
-            screen.print_event(at, &format!("balancer: {what}"));
-            self.counts.add_event(at, "balancer", what);
+            screen.print_event(elapsed, &format!("balancer: {message}"));
+            self.counts.add_event(elapsed, "balancer", message);
         }
-        self.last_status = seen;
+        self.last_status = status;
     }
 
     /// Returns the current picture.
@@ -173,7 +178,7 @@ impl DemoRun<'_> {
         let (span, recent) = self.counts.recent();
         let shares = recent.shares();
         let seconds = span.as_secs_f64().max(TICK.as_secs_f64());
-        let rows = self.cluster.members.iter().zip(&self.fault_labels).map(|(member, mark)| {
+        let rows = self.cluster.members.iter().zip(&self.fault_labels).map(|(member, fault_label)| {
             let address = member.address.to_string();
             let status = self
                 .last_status
@@ -181,15 +186,16 @@ impl DemoRun<'_> {
                 .iter()
                 .flat_map(|group| &group.members)
                 .find(|status| status.name == address);
-            let tally = recent.members.get(member.name.as_str());
+            let answers = recent.members.get(member.name.as_str());
             MemberRow {
                 name: &member.name,
                 state: status.map(|status| status.state),
-                fault_label: mark.as_deref(),
+                fault_label: fault_label.as_deref(),
                 share: shares.get(member.name.as_str()).copied().unwrap_or(0.0),
-                rate: tally.map_or(0.0, |tally| tally.ok as f64 / seconds),
+                rate: answers.map_or(0.0, |answers| answers.ok as f64 / seconds),
                 in_flight: status.map_or(0, |status| status.in_flight),
-                latency: tally.map(|tally| (tally.latency.quantile(0.5), tally.latency.quantile(0.99))),
+                latency: answers
+                    .map(|answers| (answers.latency.quantile(0.5), answers.latency.quantile(0.99))),
                 failed: status.map_or(0, |status| status.failures),
             }
         });

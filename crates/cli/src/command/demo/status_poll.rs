@@ -31,28 +31,29 @@ pub(super) struct StatusPoller {
 impl StatusPoller {
     /// Starts the thread; earlier events are passed over.
     pub(super) fn start(balancer: ControlEndpoint) -> Self {
-        let (seen, stop) = (Arc::new(Mutex::new(PolledStatus::default())), Arc::new(AtomicBool::new(false)));
-        let watch = Self { polled: seen.clone(), stop: stop.clone() };
-        let mut last = fetch_events(&balancer, 0).last().map_or(0, |entry| entry.seq);
+        let (polled, stop) =
+            (Arc::new(Mutex::new(PolledStatus::default())), Arc::new(AtomicBool::new(false)));
+        let poller = Self { polled: polled.clone(), stop: stop.clone() };
+        let mut last_seq = fetch_events(&balancer, 0).last().map_or(0, |entry| entry.seq);
         std::thread::spawn(move || {
             while !stop.load(Relaxed) {
                 let group = fetch_group(&balancer);
-                let fresh = fetch_events(&balancer, last);
-                last = fresh.last().map_or(last, |entry| entry.seq);
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.group = group.or_else(|| seen.group.take());
-                seen.events.extend(fresh);
-                drop(seen);
+                let new_events = fetch_events(&balancer, last_seq);
+                last_seq = new_events.last().map_or(last_seq, |entry| entry.seq);
+                let mut status = polled.lock().unwrap_or_else(PoisonError::into_inner);
+                status.group = group.or_else(|| status.group.take());
+                status.events.extend(new_events);
+                drop(status);
                 std::thread::sleep(POLL_INTERVAL);
             }
         });
-        watch
+        poller
     }
 
     /// Returns the last status; each event once.
     pub(super) fn take_status(&self) -> PolledStatus {
-        let mut seen = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
-        PolledStatus { group: seen.group.clone(), events: std::mem::take(&mut seen.events) }
+        let mut status = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
+        PolledStatus { group: status.group.clone(), events: std::mem::take(&mut status.events) }
     }
 }
 

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use crate::control::format::{TextStyle, sanitize};
 
 /// The maximum number of bytes of unknown data that are shown to people.
-const SHOWN: usize = 32;
+const MAX_HEX_BYTES: usize = 32;
 
 /// Returns the table for people.
 pub(super) fn table(ior: &Ior, color: bool) -> String {
     let mut lines =
-        vec![("type", if ior.type_id.is_empty() { "not said".to_owned() } else { text(&ior.type_id) })];
+        vec![("type", if ior.type_id.is_empty() { "not said".to_owned() } else { lossy_text(&ior.type_id) })];
     if ior.is_nil() {
         lines.push(("object", TextStyle::Bad.paint("none: it is the nil reference", color)));
     }
@@ -38,7 +38,7 @@ pub(super) fn json(ior: &Ior) -> Value {
         "nil": ior.is_nil(),
         "profiles": ior.profiles.iter().map(profile_json).collect::<Vec<_>>(),
         "ior": ior.to_string(),
-        "corbaloc": Corbaloc::from_ior(ior).map(|place| place.to_string()),
+        "corbaloc": Corbaloc::from_ior(ior).map(|corbaloc| corbaloc.to_string()),
     })
 }
 
@@ -48,20 +48,25 @@ fn profile_lines(profile: &TaggedProfile, color: bool, lines: &mut Vec<(&'static
         Err(error) if profile.tag == IIOP_TAG => {
             return lines.push(("IIOP", TextStyle::Bad.paint(&format!("cannot be read: {error}"), color)));
         }
-        _ => return lines.push(("profile", format!("tag {}: {}", profile.tag, hex(&profile.data, SHOWN)))),
+        _ => {
+            return lines
+                .push(("profile", format!("tag {}: {}", profile.tag, hex(&profile.data, MAX_HEX_BYTES))));
+        }
     };
-    let places: Vec<_> = iiop.addresses().map(|place| sanitize(&place.to_string())).collect();
-    lines.push(("address", format!("{}   GIOP 1.{}", places.join("  "), iiop.version.minor())));
+    let addresses: Vec<_> = iiop.addresses().map(|address| sanitize(&address.to_string())).collect();
+    lines.push(("address", format!("{}   GIOP 1.{}", addresses.join("  "), iiop.version.minor())));
     lines.push(("key", format!("{}   {} bytes", escape_key(&iiop.key), iiop.key.len())));
     for component in &iiop.components {
         match (component.tag, component.code_sets()) {
             (_, Some(sets)) => {
-                lines.push(("char", set(&sets.char)));
-                lines.push(("wchar", set(&sets.wchar)));
+                lines.push(("char", format_code_set(&sets.char)));
+                lines.push(("wchar", format_code_set(&sets.wchar)));
             }
             (ALTERNATE_ADDRESS, _) if component.address().is_some() => {} // among the addresses
-            (ORB_TYPE, _) => lines.push(("made by", orb(component))),
-            (tag, _) => lines.push(("component", format!("tag {tag}: {}", hex(&component.data, SHOWN)))),
+            (ORB_TYPE, _) => lines.push(("made by", orb_name(component))),
+            (tag, _) => {
+                lines.push(("component", format!("tag {tag}: {}", hex(&component.data, MAX_HEX_BYTES))))
+            }
         }
     }
 }
@@ -74,7 +79,7 @@ fn profile_json(profile: &TaggedProfile) -> Value {
             "host": iiop.host,
             "port": iiop.port,
             "key": escape_key(&iiop.key),
-            "addresses": iiop.addresses().map(|place| place.to_string()).collect::<Vec<_>>(),
+            "addresses": iiop.addresses().map(|address| address.to_string()).collect::<Vec<_>>(),
             "components": iiop.components.iter().map(component_json).collect::<Vec<_>>(),
         })
     });
@@ -96,9 +101,9 @@ fn component_json(component: &TaggedComponent) -> Value {
 }
 
 /// Returns the program that made the reference, by its number with the OMG: often four letters.
-fn orb(component: &TaggedComponent) -> String {
+fn orb_name(component: &TaggedComponent) -> String {
     let number = CdrReader::encapsulation(&component.data).and_then(|mut reader| reader.u32());
-    let Ok(number) = number else { return hex(&component.data, SHOWN) };
+    let Ok(number) = number else { return hex(&component.data, MAX_HEX_BYTES) };
     match number {
         0x4154_5400 => "omniORB".to_owned(),
         0x4a41_4300 => "JacORB".to_owned(),
@@ -107,13 +112,14 @@ fn orb(component: &TaggedComponent) -> String {
     }
 }
 
-fn set(set: &CodeSet) -> String {
-    let others: Vec<String> = set.conversions.iter().map(|number| code_set(*number)).collect();
-    let others = if others.is_empty() { String::new() } else { format!(", also {}", others.join(", ")) };
-    format!("{}{others}", code_set(set.native))
+fn format_code_set(set: &CodeSet) -> String {
+    let conversions: Vec<String> = set.conversions.iter().map(|number| code_set_name(*number)).collect();
+    let conversions =
+        if conversions.is_empty() { String::new() } else { format!(", also {}", conversions.join(", ")) };
+    format!("{}{conversions}", code_set_name(set.native))
 }
 
-fn code_set(number: u32) -> String {
+fn code_set_name(number: u32) -> String {
     match number {
         0 => "none".to_owned(),
         CodeSets::LATIN_1 => "ISO 8859-1".to_owned(),
@@ -125,17 +131,17 @@ fn code_set(number: u32) -> String {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+fn lossy_text(bytes: &[u8]) -> String {
     sanitize(&String::from_utf8_lossy(bytes))
 }
 
 /// Returns at most so many bytes, and their total number if that is not all.
-fn hex(bytes: &[u8], most: usize) -> String {
-    let mut out = String::with_capacity(2 * bytes.len().min(most));
-    for byte in bytes.iter().take(most) {
+fn hex(bytes: &[u8], max_bytes: usize) -> String {
+    let mut out = String::with_capacity(2 * bytes.len().min(max_bytes));
+    for byte in bytes.iter().take(max_bytes) {
         let _ = write!(out, "{byte:02x}");
     }
-    if bytes.len() > most {
+    if bytes.len() > max_bytes {
         let _ = write!(out, "... {} bytes", bytes.len());
     }
     out

@@ -26,7 +26,7 @@ impl<'a> LabProgress<'a> {
     /// Begins to listen for SIGINT and SIGTERM.
     pub(super) fn new(globals: &'a GlobalArgs) -> Result<Self, CliError> {
         let interrupted = Arc::new(AtomicBool::new(false));
-        let told = interrupted.clone();
+        let interrupt_flag = interrupted.clone();
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
         let (mut int, mut term) = {
@@ -38,10 +38,10 @@ impl<'a> LabProgress<'a> {
             runtime.block_on(async {
                 tokio::select! { _ = int.recv() => {}, _ = term.recv() => {} }
             });
-            told.store(true, Relaxed);
+            interrupt_flag.store(true, Relaxed);
         });
-        let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-        let live = io::stderr().is_terminal() && !dumb && !globals.quiet;
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        let live = io::stderr().is_terminal() && !is_dumb && !globals.quiet;
         Ok(Self { globals, live, interrupted, count: String::new() })
     }
 
@@ -59,18 +59,18 @@ impl<'a> LabProgress<'a> {
 }
 
 impl RunObserver for LabProgress<'_> {
-    fn on_calibration(&mut self, what: &str) {
-        self.globals.print_message(&format!("{what}\n"));
+    fn on_calibration(&mut self, message: &str) {
+        self.globals.print_message(&format!("{message}\n"));
     }
 
-    fn on_point_start(&mut self, done: usize, all: usize, left: Duration, name: &str) {
-        self.count = format!("{}/{all}", done + 1);
+    fn on_point_start(&mut self, completed: usize, total: usize, remaining: Duration, name: &str) {
+        self.count = format!("{}/{total}", completed + 1);
         if self.live {
-            let full = WIDTH * done / all.max(1);
-            let bar = format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full));
-            self.draw(&format!("{bar} {} {} left: {name}", self.count, short(left)));
+            let filled = WIDTH * completed / total.max(1);
+            let bar = format!("{}{}", "█".repeat(filled), "░".repeat(WIDTH - filled));
+            self.draw(&format!("{bar} {} {} left: {name}", self.count, short(remaining)));
         } else {
-            self.globals.print_message(&format!("{}, about {} left: {name}\n", self.count, short(left)));
+            self.globals.print_message(&format!("{}, about {} left: {name}\n", self.count, short(remaining)));
         }
     }
 

@@ -12,10 +12,10 @@ use super::threshold::ThresholdVerdict;
 use crate::control::format::group_digits;
 
 /// The maximum number of points of a line over time: neighbours are thinned out.
-const POINTS: usize = 600;
+const MAX_POINTS: usize = 600;
 
 /// Returns the page in HTML.
-pub(super) fn render(outcome: &LoadResult, judged: &[ThresholdVerdict]) -> String {
+pub(super) fn render(outcome: &LoadResult, verdicts: &[ThresholdVerdict]) -> String {
     let record = &outcome.record;
     let title = format!("Load on {}", outcome.setup.targets.join(", "));
     let mut body = format!(
@@ -30,13 +30,14 @@ pub(super) fn render(outcome: &LoadResult, judged: &[ThresholdVerdict]) -> Strin
         Some(reason) => format!("<p><span class=\"bad\">✘ INVALID</span> · {}</p>\n", escape(&reason)),
     };
     body += &verdict;
-    for judged in judged {
-        let (class, word) = if judged.passed { ("good", "✔ passed") } else { ("bad", "✘ FAILED") };
+    for threshold_verdict in verdicts {
+        let (class, label) =
+            if threshold_verdict.passed { ("good", "✔ passed") } else { ("bad", "✘ FAILED") };
         let _ = writeln!(
             body,
-            "<p><span class=\"{class}\">{word}</span> · fail if {}: {}</p>",
-            escape(&judged.text),
-            escape(&judged.display_value)
+            "<p><span class=\"{class}\">{label}</span> · fail if {}: {}</p>",
+            escape(&threshold_verdict.text),
+            escape(&threshold_verdict.display_value)
         );
     }
     let failed: Vec<_> = record
@@ -59,27 +60,30 @@ pub(super) fn render(outcome: &LoadResult, judged: &[ThresholdVerdict]) -> Strin
         record.punctuality() * 100.0
     );
     body += "<h2>Latency</h2>\n";
-    body += &latencies(outcome);
-    body += &figure(
-        &distribution(outcome),
+    body += &latency_table(outcome);
+    body += &render_figure(
+        &distribution_chart(outcome),
         "Read it from the right: one request in a hundred took longer than at 100. \
          Requests that failed count with the time-out at least.",
     );
     body += "<h2>Over time</h2>\n";
-    body += &figure(&rates(outcome), "Requests that became due, were answered and failed, per second.");
-    body += &figure(&over_time(outcome), "Latency of the requests that ended in each slice.");
+    body += &render_figure(
+        &rate_chart(outcome),
+        "Requests that became due, were answered and failed, per second.",
+    );
+    body += &render_figure(&latency_chart(outcome), "Latency of the requests that ended in each slice.");
     if !record.members.is_empty() {
         body += "<h2>Members</h2>\n";
-        body += &members(outcome);
+        body += &member_table(outcome);
     }
     plot::page(&title, &body)
 }
 
-fn figure(chart: &Chart, caption: &str) -> String {
+fn render_figure(chart: &Chart, caption: &str) -> String {
     format!("<figure>{}<figcaption>{}</figcaption></figure>\n", chart.svg(), escape(caption))
 }
 
-fn latencies(outcome: &LoadResult) -> String {
+fn latency_table(outcome: &LoadResult) -> String {
     let mut out = String::from("<div class=\"scroll\"><table><tr><th></th><th>mean</th>");
     for (name, _) in QUANTILES {
         let name = name.replace("p999", "p99.9");
@@ -104,7 +108,7 @@ fn latencies(outcome: &LoadResult) -> String {
     out + "</table></div>\n"
 }
 
-fn distribution(outcome: &LoadResult) -> Chart {
+fn distribution_chart(outcome: &LoadResult) -> Chart {
     let series = |name: &str, latencies: &LatencyHistogram, style| ChartSeries {
         name: name.to_owned(),
         points: latencies
@@ -114,23 +118,23 @@ fn distribution(outcome: &LoadResult) -> Chart {
             .collect(),
         style,
     };
-    let mut all = vec![series("service time", &outcome.record.service, SeriesStyle::Dashed)];
+    let mut all_series = vec![series("service time", &outcome.record.service, SeriesStyle::Dashed)];
     if !outcome.setup.is_closed_loop {
-        all.insert(0, series("latency", &outcome.record.latency, SeriesStyle::Line));
+        all_series.insert(0, series("latency", &outcome.record.latency, SeriesStyle::Line));
     }
     Chart {
         title: "Latency by percentile".into(),
         x: ChartAxis { label: "1 request in …".into(), log: true, zero: false },
         y: ChartAxis { label: "milliseconds".into(), log: true, zero: false },
-        series: all,
+        series: all_series,
         notes: Vec::new(),
     }
 }
 
-fn rates(outcome: &LoadResult) -> Chart {
+fn rate_chart(outcome: &LoadResult) -> Chart {
     let series = |name: &str, count: fn(&TimelineSlice) -> u64, style| ChartSeries {
         name: name.to_owned(),
-        points: thinned(&outcome.timeline)
+        points: thin_timeline(&outcome.timeline)
             .map(|slice| ChartPoint::at(slice.at, count(slice) as f64 / slice.span.max(1e-9)))
             .collect(),
         style,
@@ -148,10 +152,10 @@ fn rates(outcome: &LoadResult) -> Chart {
     }
 }
 
-fn over_time(outcome: &LoadResult) -> Chart {
+fn latency_chart(outcome: &LoadResult) -> Chart {
     let series = |name: &str, value: fn(&TimelineSlice) -> Option<f64>| ChartSeries {
         name: name.to_owned(),
-        points: thinned(&outcome.timeline)
+        points: thin_timeline(&outcome.timeline)
             .filter_map(|slice| Some(ChartPoint::at(slice.at, value(slice)? * 1e3)))
             .collect(),
         style: SeriesStyle::Line,
@@ -165,25 +169,25 @@ fn over_time(outcome: &LoadResult) -> Chart {
     }
 }
 
-fn thinned(timeline: &[TimelineSlice]) -> impl Iterator<Item = &TimelineSlice> {
-    timeline.iter().step_by(timeline.len().div_ceil(POINTS).max(1))
+fn thin_timeline(timeline: &[TimelineSlice]) -> impl Iterator<Item = &TimelineSlice> {
+    timeline.iter().step_by(timeline.len().div_ceil(MAX_POINTS).max(1))
 }
 
-fn members(outcome: &LoadResult) -> String {
+fn member_table(outcome: &LoadResult) -> String {
     let mut out = String::from(
         "<div class=\"scroll\"><table>\
          <tr><th>member</th><th>answered</th><th>share</th><th>failed</th><th>p99</th></tr>\n",
     );
     let shares = outcome.record.shares();
-    for (name, tally) in &outcome.record.members {
+    for (name, answers) in &outcome.record.members {
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{:.1} %</td><td>{}</td><td>{}</td></tr>",
             escape(name),
-            group_digits(tally.ok),
+            group_digits(answers.ok),
             shares.get(name).copied().unwrap_or(0.0) * 100.0,
-            group_digits(tally.failed),
-            format_percentile(&tally.latency, 0.99)
+            group_digits(answers.failed),
+            format_percentile(&answers.latency, 0.99)
         );
     }
     out + "</table></div>\n"
@@ -199,8 +203,8 @@ mod tests {
         let mut outcome = sample::outcome();
         outcome.record.on_time = 90;
         outcome.record.members.entry("<script>alert(1)</script>".into()).or_default();
-        let judged = "p99>50ms".parse::<super::super::Threshold>().unwrap().judge(&outcome);
-        let page = render(&outcome, &[judged]);
+        let verdict = "p99>50ms".parse::<super::super::Threshold>().unwrap().judge(&outcome);
+        let page = render(&outcome, &[verdict]);
         assert!(!page.contains("<script") && page.contains("&lt;script&gt;"));
         assert!(page.contains("INVALID") && page.contains("✘ FAILED") && page.contains("2 timeout"));
         assert_eq!(page.matches("<svg").count(), 3);
@@ -210,7 +214,7 @@ mod tests {
     #[test]
     fn a_long_run_is_thinned_out() {
         let timeline = vec![TimelineSlice::default(); 86_400];
-        assert!((300..=POINTS).contains(&thinned(&timeline).count()));
-        assert_eq!(thinned(&timeline[..10]).count(), 10);
+        assert!((300..=MAX_POINTS).contains(&thin_timeline(&timeline).count()));
+        assert_eq!(thin_timeline(&timeline[..10]).count(), 10);
     }
 }

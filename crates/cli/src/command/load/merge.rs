@@ -8,7 +8,7 @@ use plimsoll_bench::record::{FailureKind, LatencyHistogram, RunRecord};
 use serde::Deserialize;
 
 use super::result::{LoadResult, RunSetup, TimelineSlice};
-use super::{CliError, usage};
+use super::{CliError, usage_error};
 use crate::command::GlobalArgs;
 
 /// The parts of a result that are read back.
@@ -74,48 +74,48 @@ pub(super) fn merge_results(files: &[PathBuf], globals: &GlobalArgs) -> Result<L
     let mut sum = LoadResult::default();
     let mut seeds: HashMap<u64, &Path> = HashMap::new();
     for file in files {
-        let one = read(file).map_err(|why| usage(format_args!("{}: {why}", file.display())))?;
-        if sum.record.due > 0 && sum.setup.is_closed_loop != one.setup.is_closed_loop {
-            return Err(usage(format_args!(
+        let result = read(file).map_err(|error| usage_error(format_args!("{}: {error}", file.display())))?;
+        if sum.record.due > 0 && sum.setup.is_closed_loop != result.setup.is_closed_loop {
+            return Err(usage_error(format_args!(
                 "{}: a closed loop and an open one do not add up",
                 file.display()
             )));
         }
-        if let Some(seed) = one.setup.seed.filter(|_| !one.setup.is_closed_loop)
-            && let Some(other) = seeds.insert(seed, file)
+        if let Some(seed) = result.setup.seed.filter(|_| !result.setup.is_closed_loop)
+            && let Some(other_file) = seeds.insert(seed, file)
         {
             globals.print_always(&format!(
                 "warning: {} and {} have the same seed: their requests were due at the same moments, in \
                  pairs; leave \
                  --seed out\n",
-                other.display(),
+                other_file.display(),
                 file.display()
             ));
         }
-        sum.is_interrupted |= one.is_interrupted;
+        sum.is_interrupted |= result.is_interrupted;
         if sum.run_flaw.is_none() {
-            sum.run_flaw = one.run_flaw.map(|why| format!("{}: {why}", file.display()));
+            sum.run_flaw = result.run_flaw.map(|flaw| format!("{}: {flaw}", file.display()));
         }
-        sum.record.merge(&one.record);
-        sum.setup.is_closed_loop = one.setup.is_closed_loop;
-        for target in one.setup.targets {
+        sum.record.merge(&result.record);
+        sum.setup.is_closed_loop = result.setup.is_closed_loop;
+        for target in result.setup.targets {
             if !sum.setup.targets.contains(&target) {
                 sum.setup.targets.push(target);
             }
         }
         sum.setup.pace = match sum.setup.pace.as_str() {
-            "" => one.setup.pace,
-            pace => format!("{pace} + {}", one.setup.pace),
+            "" => result.setup.pace,
+            pace => format!("{pace} + {}", result.setup.pace),
         };
-        sum.elapsed = sum.elapsed.max(one.elapsed);
-        sum.answered_in_time += one.answered_in_time;
-        sum.cpu_time += one.cpu_time;
-        for (index, slice) in one.timeline.into_iter().enumerate() {
+        sum.elapsed = sum.elapsed.max(result.elapsed);
+        sum.answered_in_time += result.answered_in_time;
+        sum.cpu_time += result.cpu_time;
+        for (index, slice) in result.timeline.into_iter().enumerate() {
             match sum.timeline.get_mut(index) {
-                Some(place) => {
-                    place.due += slice.due;
-                    place.ok += slice.ok;
-                    place.failed += slice.failed;
+                Some(merged) => {
+                    merged.due += slice.due;
+                    merged.ok += slice.ok;
+                    merged.failed += slice.failed;
                 }
                 None => sum.timeline.push(slice),
             }
@@ -164,8 +164,8 @@ fn read(file: &Path) -> Result<LoadResult, String> {
         record.failed.insert(fault, count);
     }
     for (name, member) in saved.members {
-        let tally = record.members.entry(name.into()).or_default();
-        (tally.ok, tally.failed) = (member.ok, member.failed);
+        let answers = record.members.entry(name.into()).or_default();
+        (answers.ok, answers.failed) = (member.ok, member.failed);
     }
     let slice = |slice: SavedSlice| TimelineSlice {
         at: slice.at,

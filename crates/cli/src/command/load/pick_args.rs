@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use plimsoll_bench::pick::{MemberPicker, PickerSettings};
 use plimsoll_config::{MemberAddress, look_up};
 
-use super::{CliError, usage};
+use super::{CliError, usage_error};
 use crate::command::pick::{group, service};
 use crate::lottery_picker;
 
@@ -49,7 +49,8 @@ impl PickArgs {
     pub(super) fn picker(&self) -> Result<Option<Box<dyn MemberPicker>>, CliError> {
         let (Some(service), Some(keys)) = (&self.pick, &self.keys) else { return Ok(None) };
         let daemons = self.daemon.iter().map(|daemon| {
-            look_up(daemon).map_err(|error| usage(format_args!("cannot look up `{}`: {error}", daemon.host)))
+            look_up(daemon)
+                .map_err(|error| usage_error(format_args!("cannot look up `{}`: {error}", daemon.host)))
         });
         let settings = PickerSettings {
             service: service.clone(),
@@ -59,7 +60,7 @@ impl PickArgs {
             interface: self.interface,
             lottery: self.lottery,
         };
-        lottery_picker::open(&settings).map(Some).map_err(usage)
+        lottery_picker::open(&settings).map(Some).map_err(usage_error)
     }
 }
 

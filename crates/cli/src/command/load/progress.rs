@@ -10,8 +10,8 @@ use crate::command::GlobalArgs;
 use crate::control::format::group_digits;
 
 /// The time between two plain lines.
-const PLAIN: Duration = Duration::from_secs(5);
-const CELLS: usize = 24;
+const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
+const BAR_CELLS: usize = 24;
 
 /// The place to draw.
 pub(super) struct LoadProgress {
@@ -48,22 +48,22 @@ pub(super) struct ProgressSample<'a> {
 
 impl LoadProgress {
     pub(super) fn new(globals: &GlobalArgs) -> Self {
-        let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let mode = match globals.quiet {
             true => ProgressMode::Silent,
-            false if io::stderr().is_terminal() && !dumb => ProgressMode::Live,
+            false if io::stderr().is_terminal() && !is_dumb => ProgressMode::Live,
             false => ProgressMode::Plain,
         };
         Self { mode, since_last_line: RunRecord::new(), last_line_at: Duration::ZERO }
     }
 
     /// Draws, if it is time to.
-    pub(super) fn draw(&mut self, look: &ProgressSample<'_>) {
+    pub(super) fn draw(&mut self, sample: &ProgressSample<'_>) {
         match self.mode {
             ProgressMode::Silent => {}
-            ProgressMode::Live => print_line(&format!("\r\x1b[K{} {}", bar(look), summary(look))),
+            ProgressMode::Live => print_line(&format!("\r\x1b[K{} {}", bar(sample), summary(sample))),
             ProgressMode::Plain => {
-                if let Some(line) = self.line(look) {
+                if let Some(line) = self.plain_line(sample) {
                     print_line(&line);
                 }
             }
@@ -72,24 +72,24 @@ impl LoadProgress {
 
     /// Returns a plain line, if it is time for one. It covers all since the line before, not only the last
     /// second: together the lines are the whole run, and the last one agrees with the outcome.
-    fn line(&mut self, look: &ProgressSample<'_>) -> Option<String> {
-        self.since_last_line.merge(look.recent);
+    fn plain_line(&mut self, sample: &ProgressSample<'_>) -> Option<String> {
+        self.since_last_line.merge(sample.recent);
         // The clock of the run decides: a line that comes late does not make the next one later.
-        let turns = |at: Duration| at.as_nanos() / PLAIN.as_nanos();
-        let rest = look.is_last
+        let interval_index = |at: Duration| at.as_nanos() / PLAIN_INTERVAL.as_nanos();
+        let has_remainder = sample.is_last
             && self.since_last_line.due
                 + self.since_last_line.ok
                 + self.since_last_line.failures()
                 + self.since_last_line.cut
                 > 0;
-        if turns(look.elapsed) == turns(self.last_line_at) && !rest {
+        if interval_index(sample.elapsed) == interval_index(self.last_line_at) && !has_remainder {
             return None;
         }
-        let since = std::mem::take(&mut self.since_last_line);
-        let span = look.elapsed - std::mem::replace(&mut self.last_line_at, look.elapsed);
-        let words = summary(&ProgressSample { recent: &since, span, ..*look });
-        let all = format!("answered {} of {} due", group_digits(look.ok), group_digits(look.due));
-        Some(format!("{:>5.0} s  {words}  {all}\n", look.elapsed.as_secs_f64()))
+        let recent = std::mem::take(&mut self.since_last_line);
+        let span = sample.elapsed - std::mem::replace(&mut self.last_line_at, sample.elapsed);
+        let text = summary(&ProgressSample { recent: &recent, span, ..*sample });
+        let total = format!("answered {} of {} due", group_digits(sample.ok), group_digits(sample.due));
+        Some(format!("{:>5.0} s  {text}  {total}\n", sample.elapsed.as_secs_f64()))
     }
 }
 
@@ -106,25 +106,25 @@ fn print_line(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-fn bar(look: &ProgressSample<'_>) -> String {
-    let Some(duration) = look.duration else { return format!("{:.0} s", look.elapsed.as_secs_f64()) };
-    let share = (look.elapsed.as_secs_f64() / duration.as_secs_f64().max(1e-9)).clamp(0.0, 1.0);
-    let full = (share * CELLS as f64).round() as usize;
-    format!("▕{}{}▏ {:.0} s", "█".repeat(full), "·".repeat(CELLS - full), duration.as_secs_f64())
+fn bar(sample: &ProgressSample<'_>) -> String {
+    let Some(duration) = sample.duration else { return format!("{:.0} s", sample.elapsed.as_secs_f64()) };
+    let share = (sample.elapsed.as_secs_f64() / duration.as_secs_f64().max(1e-9)).clamp(0.0, 1.0);
+    let filled = (share * BAR_CELLS as f64).round() as usize;
+    format!("▕{}{}▏ {:.0} s", "█".repeat(filled), "·".repeat(BAR_CELLS - filled), duration.as_secs_f64())
 }
 
-fn summary(look: &ProgressSample<'_>) -> String {
-    let span = look.span.as_secs_f64().max(1e-9);
-    let p99 = match look.recent.latency.count() {
+fn summary(sample: &ProgressSample<'_>) -> String {
+    let span = sample.span.as_secs_f64().max(1e-9);
+    let p99 = match sample.recent.latency.count() {
         0 => "-".to_owned(),
-        _ => format_duration(look.recent.latency.quantile(0.99)),
+        _ => format_duration(sample.recent.latency.quantile(0.99)),
     };
     format!(
         "offered {:.0}/s  done {:.0}/s  p99 {p99}  in flight {}  failed {}",
-        look.recent.due as f64 / span,
-        look.recent.ok as f64 / span,
-        look.in_flight,
-        look.failed
+        sample.recent.due as f64 / span,
+        sample.recent.ok as f64 / span,
+        sample.in_flight,
+        sample.failed
     )
 }
 
@@ -137,7 +137,7 @@ mod tests {
     fn a_look_in_words() {
         let record = sample::outcome().record;
         let second = Duration::from_secs(1);
-        let look = ProgressSample {
+        let progress_sample = ProgressSample {
             elapsed: 5 * second,
             duration: Some(20 * second),
             recent: &record,
@@ -148,14 +148,14 @@ mod tests {
             due: 0,
             is_last: false,
         };
-        assert_eq!(bar(&look), format!("▕{}{}▏ 20 s", "█".repeat(6), "·".repeat(18)));
-        assert_eq!(summary(&look), "offered 100/s  done 98/s  p99 5.00 s  in flight 7  failed 2");
-        assert_eq!(bar(&ProgressSample { duration: None, ..look }), "5 s");
+        assert_eq!(bar(&progress_sample), format!("▕{}{}▏ 20 s", "█".repeat(6), "·".repeat(18)));
+        assert_eq!(summary(&progress_sample), "offered 100/s  done 98/s  p99 5.00 s  in flight 7  failed 2");
+        assert_eq!(bar(&ProgressSample { duration: None, ..progress_sample }), "5 s");
     }
 
     /// Returns the number before a unit.
-    fn number(line: &str, after: &str) -> f64 {
-        let rest = line.split(after).nth(1).unwrap();
+    fn number(line: &str, label: &str) -> f64 {
+        let rest = line.split(label).nth(1).unwrap();
         rest.split(|letter: char| !letter.is_ascii_digit() && letter != ',')
             .next()
             .unwrap()
@@ -173,31 +173,31 @@ mod tests {
         };
         let (mut due, mut ok, mut lines) = (0, 0, Vec::new());
         // Looks come a little late, each second; the load varies.
-        let looks = 13_u64;
-        for look in 1..=looks {
-            let mut part = RunRecord::new();
-            part.due = if look == looks { 0 } else { 40 * (look % 3 + 1) };
-            part.ok = if look == looks { 20 } else { part.due - 20 * u64::from(look == 1) };
-            (due, ok) = (due + part.due, ok + part.ok);
-            let look = ProgressSample {
-                elapsed: Duration::from_millis(1003 * look),
+        let sample_count = 13_u64;
+        for index in 1..=sample_count {
+            let mut record = RunRecord::new();
+            record.due = if index == sample_count { 0 } else { 40 * (index % 3 + 1) };
+            record.ok = if index == sample_count { 20 } else { record.due - 20 * u64::from(index == 1) };
+            (due, ok) = (due + record.due, ok + record.ok);
+            let progress_sample = ProgressSample {
+                elapsed: Duration::from_millis(1003 * index),
                 duration: None,
-                recent: &part,
+                recent: &record,
                 span: Duration::from_millis(1003),
                 in_flight: 0,
                 failed: 0,
                 ok,
                 due,
-                is_last: look == looks,
+                is_last: index == sample_count,
             };
-            lines.extend(progress.line(&look).map(|line| (look.elapsed, line)));
+            lines.extend(progress.plain_line(&progress_sample).map(|line| (progress_sample.elapsed, line)));
         }
         let times: Vec<u64> = lines.iter().map(|(at, _)| at.as_millis() as u64).collect();
         assert_eq!(times, [5015, 10_030, 13_039], "every five seconds, and the rest: {lines:?}");
-        let mut before = Duration::ZERO;
+        let mut previous = Duration::ZERO;
         let mut sums = [0.0; 2];
-        for (at, line) in &lines {
-            let span = (*at - std::mem::replace(&mut before, *at)).as_secs_f64();
+        for (elapsed, line) in &lines {
+            let span = (*elapsed - std::mem::replace(&mut previous, *elapsed)).as_secs_f64();
             sums[0] += number(line, "offered ") * span;
             sums[1] += number(line, "done ") * span;
         }

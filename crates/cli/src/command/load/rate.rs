@@ -53,23 +53,23 @@ impl FromStr for RequestRate {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some((from, to)) = text.split_once("..") {
-            return Ok(Self::Ramp(number(from)?, number(to)?));
+            return Ok(Self::Ramp(parse_rate(from)?, parse_rate(to)?));
         }
         if text.contains('@') {
-            let step = |part: &str| {
-                let (rate, time) = part
+            let step = |item: &str| {
+                let (rate, time) = item
                     .split_once('@')
-                    .ok_or_else(|| format!("`{part}` is not a step: expected RATE@TIME, such as 100@10s"))?;
-                Ok((number(rate)?, units::parse_duration(time)?))
+                    .ok_or_else(|| format!("`{item}` is not a step: expected RATE@TIME, such as 100@10s"))?;
+                Ok((parse_rate(rate)?, units::parse_duration(time)?))
             };
             return text.split(',').map(step).collect::<Result<_, String>>().map(Self::Steps);
         }
-        let rate = number(text)?;
+        let rate = parse_rate(text)?;
         if rate > 0.0 { Ok(Self::Steady(rate)) } else { Err("expected more than 0".to_owned()) }
     }
 }
 
-fn number(text: &str) -> Result<f64, String> {
+fn parse_rate(text: &str) -> Result<f64, String> {
     let expected = || {
         format!(
             "`{text}` is not a rate: expected requests per second from 0 to 10000000, such as 5000, \

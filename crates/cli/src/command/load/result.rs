@@ -65,10 +65,10 @@ pub(super) struct TimelineSlice {
 
 impl TimelineSlice {
     /// Returns the part of a run that ended `at` seconds after its start and took `span` of them.
-    pub(super) fn from_record(record: &RunRecord, at: f64, span: f64) -> Self {
+    pub(super) fn from_record(record: &RunRecord, time: f64, span: f64) -> Self {
         let quantile = |q| (record.latency.count() > 0).then(|| record.latency.quantile(q).as_secs_f64());
         Self {
-            at,
+            at: time,
             span,
             due: record.due,
             ok: record.ok,
@@ -92,10 +92,10 @@ impl LoadResult {
 
     /// Returns `true` if there was not one connection, nor a server to connect to.
     pub(super) fn is_unreachable(&self) -> bool {
-        let nowhere = |name: &str| name.starts_with("connect") || name == "unpicked";
-        let connects = self.record.failed.iter().filter(|(fault, _)| nowhere(fault.name()));
-        let never = connects.map(|(_, count)| *count).sum::<u64>();
-        self.record.ok == 0 && never > 0 && never == self.record.failures()
+        let is_connect_failure = |name: &str| name.starts_with("connect") || name == "unpicked";
+        let connects = self.record.failed.iter().filter(|(fault, _)| is_connect_failure(fault.name()));
+        let unconnected = connects.map(|(_, count)| *count).sum::<u64>();
+        self.record.ok == 0 && unconnected > 0 && unconnected == self.record.failures()
     }
 
     /// Returns the reason for which the run proves nothing about the server, if there is one.
@@ -107,7 +107,7 @@ impl LoadResult {
         if record.due == 0 {
             return Some("nothing was due: the rate or the duration is too small".to_owned());
         }
-        let busy = self.cpu_time.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9) * 100.0;
+        let cpu_percent = self.cpu_time.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9) * 100.0;
         let unsent =
             record.failed.iter().find(|(fault, _)| fault.name() == "unsent").map_or(0, |(_, count)| *count);
         if unsent as f64 > (1.0 - MIN_PUNCTUAL_SHARE) * record.due as f64 {
@@ -123,25 +123,25 @@ impl LoadResult {
         Some(format!(
             "{:.2} % of the requests left on time, 99 % must: the generator, not the server, was the limit \
              (it used \
-             {busy:.0} % of a processor); give it more of the machine or a lower --rate",
+             {cpu_percent:.0} % of a processor); give it more of the machine or a lower --rate",
             record.punctuality() * 100.0
         ))
     }
 
     /// Returns one document for programs.
-    pub(super) fn to_json(&self, judged: &[ThresholdVerdict]) -> Value {
+    pub(super) fn to_json(&self, verdicts: &[ThresholdVerdict]) -> Value {
         let record = &self.record;
-        let invalid = self.invalid_reason();
+        let invalid_reason = self.invalid_reason();
         let shares = record.shares();
         let members: serde_json::Map<String, Value> = record
             .members
             .iter()
-            .map(|(name, tally)| {
+            .map(|(name, answers)| {
                 let share = shares.get(name).copied().unwrap_or(0.0);
-                let p99 = (tally.latency.count() > 0).then(|| tally.latency.quantile(0.99).as_secs_f64());
+                let p99 = (answers.latency.count() > 0).then(|| answers.latency.quantile(0.99).as_secs_f64());
                 (
                     name.to_string(),
-                    json!({"ok": tally.ok, "failed": tally.failed, "share": share, "p99_seconds": p99}),
+                    json!({"ok": answers.ok, "failed": answers.failed, "share": share, "p99_seconds": p99}),
                 )
             })
             .collect();
@@ -155,9 +155,9 @@ impl LoadResult {
                 })
             })
             .collect();
-        let thresholds: Vec<Value> = judged
+        let thresholds: Vec<Value> = verdicts
             .iter()
-            .map(|judged| json!({"text": judged.text, "value": judged.value, "met": judged.passed}))
+            .map(|verdict| json!({"text": verdict.text, "value": verdict.value, "met": verdict.passed}))
             .collect();
         json!({
             "version": 1,
@@ -188,8 +188,8 @@ impl LoadResult {
             "pick_seconds": quantiles(&record.picks),
             "members": members,
             "timeline": timeline,
-            "verdict": if invalid.is_some() { "invalid" } else { "valid" },
-            "reason": invalid,
+            "verdict": if invalid_reason.is_some() { "invalid" } else { "valid" },
+            "reason": invalid_reason,
             "interrupted": self.is_interrupted,
             "thresholds": thresholds,
             "histograms": {
@@ -235,17 +235,17 @@ pub(super) mod sample {
             record.ok += 1;
             record.latency.record(millis(n));
             record.service.record(millis(n));
-            let tally =
+            let answers =
                 record.members.entry(std::sync::Arc::clone(&members[usize::from(n % 4 == 0)])).or_default();
-            tally.ok += 1;
-            tally.latency.record(millis(n));
+            answers.ok += 1;
+            answers.latency.record(millis(n));
         }
         record.failed.insert(FailureKind::Timeout, 2);
         (0..2).for_each(|_| record.latency.record(millis(5000)));
         (0..100).for_each(|_| record.lateness.record(Duration::from_micros(40)));
         let timeline = (1..=10)
-            .map(|at| TimelineSlice {
-                at: f64::from(at),
+            .map(|second| TimelineSlice {
+                at: f64::from(second),
                 span: 1.0,
                 due: 10,
                 ok: 9,

@@ -10,7 +10,7 @@ use super::threshold::ThresholdVerdict;
 use crate::control::format::{TextStyle, group_digits, sanitize};
 
 /// Returns the text for people.
-pub(super) fn render(outcome: &LoadResult, judged: &[ThresholdVerdict], color: bool) -> String {
+pub(super) fn render(outcome: &LoadResult, verdicts: &[ThresholdVerdict], color: bool) -> String {
     let record = &outcome.record;
     let mut out = String::new();
     let mut line = |name: &str, text: &str| {
@@ -44,8 +44,8 @@ pub(super) fn render(outcome: &LoadResult, judged: &[ThresholdVerdict], color: b
             failed.join(", ")
         ),
     };
-    let tone = if failed.is_empty() { TextStyle::Plain } else { TextStyle::Bad };
-    line("failed", &tone.paint(&failures, color));
+    let style = if failed.is_empty() { TextStyle::Plain } else { TextStyle::Bad };
+    line("failed", &style.paint(&failures, color));
     for (name, count) in &record.exceptions {
         line("exception", &format!("{}  {}", group_digits(*count), sanitize(name)));
     }
@@ -79,19 +79,27 @@ pub(super) fn render(outcome: &LoadResult, judged: &[ThresholdVerdict], color: b
     let per_request = outcome.cpu_time.as_secs_f64() * 1e6 / record.due.max(1) as f64;
     line("generator", &format!("{per_request:.1} µs of processor time per request"));
     let shares = record.shares();
-    for (name, tally) in &record.members {
+    for (name, answers) in &record.members {
         let share = shares.get(name).copied().unwrap_or(0.0) * 100.0;
         let mut text =
-            format!("{}  {share:.1} %  p99 {}", sanitize(name), format_percentile(&tally.latency, 0.99));
-        if tally.failed > 0 {
-            let _ = write!(text, "  failed {}", group_digits(tally.failed));
+            format!("{}  {share:.1} %  p99 {}", sanitize(name), format_percentile(&answers.latency, 0.99));
+        if answers.failed > 0 {
+            let _ = write!(text, "  failed {}", group_digits(answers.failed));
         }
         line("member", &text);
     }
-    for judged in judged {
-        let (word, tone) =
-            if judged.passed { ("passed", TextStyle::Good) } else { ("FAILED", TextStyle::Bad) };
-        line("fail if", &format!("{}: {}, {}", judged.text, judged.display_value, tone.paint(word, color)));
+    for threshold_verdict in verdicts {
+        let (label, style) =
+            if threshold_verdict.passed { ("passed", TextStyle::Good) } else { ("FAILED", TextStyle::Bad) };
+        line(
+            "fail if",
+            &format!(
+                "{}: {}, {}",
+                threshold_verdict.text,
+                threshold_verdict.display_value,
+                style.paint(label, color)
+            ),
+        );
     }
     match outcome.invalid_reason() {
         None => line("verdict", &TextStyle::Good.paint("valid", color)),
@@ -101,13 +109,13 @@ pub(super) fn render(outcome: &LoadResult, judged: &[ThresholdVerdict], color: b
 }
 
 fn quantiles(latencies: &LatencyHistogram) -> String {
-    let part = |name: &str, q: f64| format!("{name} {}", format_percentile(latencies, q));
+    let format_part = |name: &str, q: f64| format!("{name} {}", format_percentile(latencies, q));
     format!(
         "{}  {}  {}  {}  max {}",
-        part("p50", 0.5),
-        part("p90", 0.9),
-        part("p99", 0.99),
-        part("p99.9", 0.999),
+        format_part("p50", 0.5),
+        format_part("p90", 0.9),
+        format_part("p99", 0.99),
+        format_part("p99.9", 0.999),
         format_percentile(latencies, 1.0)
     )
 }
@@ -152,9 +160,9 @@ mod tests {
     #[test]
     fn the_summary() {
         let outcome = sample::outcome();
-        let judged = ["p99>50ms".parse(), "failed>5%".parse()]
+        let verdicts = ["p99>50ms".parse(), "failed>5%".parse()]
             .map(|threshold: Result<super::super::Threshold, _>| threshold.unwrap().judge(&outcome));
-        insta::assert_snapshot!(render(&outcome, &judged, false), @r"
+        insta::assert_snapshot!(render(&outcome, &verdicts, false), @r"
         target     http://127.0.0.1:8080/
         load       poisson, 10/s, 10.0 s, seed 7
         requests   100 due, 98 answered (98.00 %)

@@ -53,8 +53,8 @@ impl Threshold {
             ThresholdMetric::Completed => outcome.completed_rate(),
             ThresholdMetric::Offered => outcome.offered_rate(),
         };
-        let came_true = if self.above { value > self.bound } else { value < self.bound };
-        let shown = match self.metric {
+        let is_beyond = if self.above { value > self.bound } else { value < self.bound };
+        let display_value = match self.metric {
             ThresholdMetric::Quantile(_) | ThresholdMetric::Mean | ThresholdMetric::Max => {
                 units::format_duration(std::time::Duration::from_secs_f64(value))
             }
@@ -64,8 +64,8 @@ impl Threshold {
         ThresholdVerdict {
             text: self.text.clone(),
             value,
-            display_value: shown,
-            passed: !(came_true || self.equal && value == self.bound),
+            display_value,
+            passed: !(is_beyond || self.equal && value == self.bound),
         }
     }
 }
@@ -76,9 +76,9 @@ impl FromStr for Threshold {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "expected METRIC, > or <, and a value: p99>50ms (any percentile, mean or max), \
                         failed>0.1%, completed<4900 or offered<4900 (per second)";
-        let at = text.find(['>', '<']).ok_or_else(|| format!("`{text}`: {expected}"))?;
-        let (name, rest) = (text[..at].trim(), &text[at + 1..]);
-        let above = text[at..].starts_with('>');
+        let index = text.find(['>', '<']).ok_or_else(|| format!("`{text}`: {expected}"))?;
+        let (name, rest) = (text[..index].trim(), &text[index + 1..]);
+        let above = text[index..].starts_with('>');
         let (equal, value) = match rest.strip_prefix('=') {
             Some(value) => (true, value.trim()),
             None => (false, rest.trim()),
@@ -99,9 +99,9 @@ impl FromStr for Threshold {
             ThresholdMetric::Quantile(_) | ThresholdMetric::Mean | ThresholdMetric::Max => {
                 units::parse_duration(value)?.as_secs_f64()
             }
-            ThresholdMetric::Failed => share(value)?,
+            ThresholdMetric::Failed => parse_share(value)?,
             ThresholdMetric::Completed | ThresholdMetric::Offered => {
-                number(value).ok_or_else(|| format!("`{value}` is no number per second"))?
+                parse_number(value).ok_or_else(|| format!("`{value}` is no number per second"))?
             }
         };
         Ok(Self { text: text.to_owned(), metric, above, equal, bound })
@@ -109,15 +109,15 @@ impl FromStr for Threshold {
 }
 
 /// Parses a share: `0.1%` or `0.001`.
-fn share(text: &str) -> Result<f64, String> {
+fn parse_share(text: &str) -> Result<f64, String> {
     let share = match text.strip_suffix('%') {
-        Some(percent) => number(percent.trim_end()).map(|percent| percent / 100.0),
-        None => number(text),
+        Some(percent) => parse_number(percent.trim_end()).map(|percent| percent / 100.0),
+        None => parse_number(text),
     };
     share.filter(|share| *share <= 1.0).ok_or_else(|| format!("`{text}` is no share: expected 0.1% or 0.001"))
 }
 
-fn number(text: &str) -> Option<f64> {
+fn parse_number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 

@@ -20,7 +20,7 @@ use super::settings::{self, DaemonSetting};
 use super::{key_ring, reload};
 
 /// The number of entries that may wait; the admin plane asks for one act at a time, and shows one at a time.
-const ASKED: usize = 16;
+const REQUEST_QUEUE_LEN: usize = 16;
 
 type ReplySender<T> = oneshot::Sender<Result<T, String>>;
 
@@ -44,16 +44,16 @@ pub(super) enum HostAction {
 
 /// The place for questions.
 pub(super) struct DaemonAdmin {
-    asked: mpsc::Sender<AdminRequest>,
+    requests: mpsc::Sender<AdminRequest>,
     stopping: AtomicBool,
     reporter: ValueReporter,
 }
 
 impl DaemonAdmin {
     /// Returns an adapter and the receiver of its questions. Reports of loads go to `told`.
-    pub(super) fn new(told: ValueReporter) -> (Arc<Self>, mpsc::Receiver<AdminRequest>) {
-        let (asked, inbox) = mpsc::channel(ASKED);
-        (Arc::new(Self { asked, stopping: AtomicBool::new(false), reporter: told }), inbox)
+    pub(super) fn new(reporter: ValueReporter) -> (Arc<Self>, mpsc::Receiver<AdminRequest>) {
+        let (requests, receiver) = mpsc::channel(REQUEST_QUEUE_LEN);
+        (Arc::new(Self { requests, stopping: AtomicBool::new(false), reporter }), receiver)
     }
 
     /// Marks the daemon as ending.
@@ -62,11 +62,14 @@ impl DaemonAdmin {
     }
 
     /// Sends a question and waits for the answer.
-    fn send_request<T>(&self, asked: impl FnOnce(ReplySender<T>) -> AdminRequest) -> Result<T, String> {
-        let gone = || "the daemon is ending".to_owned();
-        let (reply, answer) = oneshot::channel();
-        self.asked.blocking_send(asked(reply)).map_err(|_| gone())?;
-        answer.blocking_recv().map_err(|_| gone())?
+    fn send_request<T>(
+        &self,
+        build_request: impl FnOnce(ReplySender<T>) -> AdminRequest,
+    ) -> Result<T, String> {
+        let daemon_ended = || "the daemon is ending".to_owned();
+        let (reply, response) = oneshot::channel();
+        self.requests.blocking_send(build_request(reply)).map_err(|_| daemon_ended())?;
+        response.blocking_recv().map_err(|_| daemon_ended())?
     }
 }
 
@@ -83,8 +86,8 @@ impl DaemonBackend for DaemonAdmin {
         self.send_request(|reply| AdminRequest::Drain(drain, reply))
     }
 
-    fn set_service_enabled(&self, service: &str, on: bool) -> Result<Vec<String>, String> {
-        self.send_request(|reply| AdminRequest::Switch(service.to_owned(), on, reply))
+    fn set_service_enabled(&self, service: &str, enabled: bool) -> Result<Vec<String>, String> {
+        self.send_request(|reply| AdminRequest::Switch(service.to_owned(), enabled, reply))
     }
 
     fn set(&self, service: Option<&str>, key: &str, value: &str) -> Result<Vec<String>, String> {
@@ -98,7 +101,7 @@ impl DaemonBackend for DaemonAdmin {
 
     fn stop(&self) {
         // A daemon that has ended needs no message.
-        let _ = self.asked.blocking_send(AdminRequest::Stop);
+        let _ = self.requests.blocking_send(AdminRequest::Stop);
     }
 
     fn report(&self, report: LoadReport) -> Result<(), ReportRejection> {
@@ -110,9 +113,15 @@ impl DaemonBackend for DaemonAdmin {
         }
         // The report of a service counts for that alone.
         let prefix = report.group.as_deref().map(service_prefix).unwrap_or_default();
-        let tell = |(name, value): (String, f64)| self.reporter.report(&format!("{prefix}{name}"), value);
+        let report_value =
+            |(name, value): (String, f64)| self.reporter.report(&format!("{prefix}{name}"), value);
         // The other values are accepted even if one is refused.
-        report.values.into_iter().map(tell).fold(Ok(()), Result::and).map_err(ReportRejection::Invalid)
+        report
+            .values
+            .into_iter()
+            .map(report_value)
+            .fold(Ok(()), Result::and)
+            .map_err(ReportRejection::Invalid)
     }
 
     fn keys(&self) -> Result<KeyRing, String> {
@@ -127,63 +136,65 @@ impl DaemonBackend for DaemonAdmin {
 /// Answers questions and does acts, until one comes that only the daemon's host can do.
 pub(super) async fn handle_requests(
     lottery: &LotteryDaemon,
-    inbox: &mut mpsc::Receiver<AdminRequest>,
+    requests: &mut mpsc::Receiver<AdminRequest>,
     file: &LotteryFile,
-    force: &mut DaemonSettings,
+    active_settings: &mut DaemonSettings,
     reload_error: Option<&str>,
 ) -> HostAction {
-    const GONE: &str = "the daemon's thread has ended";
-    while let Some(asked) = inbox.recv().await {
+    const THREAD_ENDED: &str = "the daemon's thread has ended";
+    while let Some(request) = requests.recv().await {
         // The client may have gone.
-        match asked {
+        match request {
             AdminRequest::Status(reply) => {
-                let seen = lottery.view().await.ok_or_else(|| GONE.to_owned());
-                drop(reply.send(
-                    seen.map(|(statistics, view)| status(lottery, force, reload_error, &statistics, &view)),
-                ));
+                let snapshot = lottery.view().await.ok_or_else(|| THREAD_ENDED.to_owned());
+                drop(reply.send(snapshot.map(|(statistics, view)| {
+                    daemon_status(lottery, active_settings, reload_error, &statistics, &view)
+                })));
             }
             AdminRequest::Keys(reply) => {
-                let seen = lottery.view().await.ok_or_else(|| GONE.to_owned());
-                drop(reply.send(seen.map(|(_, view)| keys(force, &view))));
+                let snapshot = lottery.view().await.ok_or_else(|| THREAD_ENDED.to_owned());
+                drop(reply.send(snapshot.map(|(_, view)| daemon_keys(active_settings, &view))));
             }
             AdminRequest::Drain(drain, reply) => {
-                let what = if drain { "draining: clients are sent to others" } else { "taking part again" };
-                tracing::info!("{what}");
+                let message =
+                    if drain { "draining: clients are sent to others" } else { "taking part again" };
+                tracing::info!("{message}");
                 lottery.set_drain(drain).await;
                 drop(reply.send(Ok(())));
             }
-            AdminRequest::Switch(service, on, reply) => {
-                let outcome = match force.services.iter().find(|known| *known.name == *service) {
-                    Some(known) => {
-                        lottery.set_hold(known.id, !on).await;
-                        let word = if on { "enabled" } else { "disabled" };
-                        Ok(vec![format!("~ service {service}: {word}")])
-                    }
-                    None => Err(settings::unknown_service(&service, force)),
-                };
+            AdminRequest::Switch(service, enabled, reply) => {
+                let outcome =
+                    match active_settings.services.iter().find(|candidate| *candidate.name == *service) {
+                        Some(known_service) => {
+                            lottery.set_hold(known_service.id, !enabled).await;
+                            let label = if enabled { "enabled" } else { "disabled" };
+                            Ok(vec![format!("~ service {service}: {label}")])
+                        }
+                        None => Err(settings::unknown_service(&service, active_settings)),
+                    };
                 drop(reply.send(outcome));
             }
             AdminRequest::Set(setting, reply) => {
-                let outcome = match setting.apply_to(force) {
-                    Ok(fresh) => {
-                        let changes = reload::differences(force, &fresh);
-                        *force = fresh;
-                        lottery.apply_settings(force.clone()).await;
+                let outcome = match setting.apply_to(active_settings) {
+                    Ok(new_settings) => {
+                        let changes = reload::differences(active_settings, &new_settings);
+                        *active_settings = new_settings;
+                        lottery.apply_settings(active_settings.clone()).await;
                         Ok(changes)
                     }
-                    Err(why) => Err(why),
+                    Err(error) => Err(error),
                 };
                 drop(reply.send(outcome));
             }
             AdminRequest::Key(step, reply) => {
                 let outcome = match key_ring::apply_step(&file.keys(), &step) {
-                    Ok(fresh) => {
-                        force.keys = fresh;
-                        lottery.apply_settings(force.clone()).await;
-                        let seen = lottery.view().await.ok_or_else(|| GONE.to_owned());
-                        seen.map(|(_, view)| keys(force, &view))
+                    Ok(new_keys) => {
+                        active_settings.keys = new_keys;
+                        lottery.apply_settings(active_settings.clone()).await;
+                        let snapshot = lottery.view().await.ok_or_else(|| THREAD_ENDED.to_owned());
+                        snapshot.map(|(_, view)| daemon_keys(active_settings, &view))
                     }
-                    Err(why) => Err(why),
+                    Err(error) => Err(error),
                 };
                 drop(reply.send(outcome));
             }
@@ -195,31 +206,31 @@ pub(super) async fn handle_requests(
     std::future::pending().await
 }
 
-fn keys(force: &DaemonSettings, view: &NodeView) -> KeyRing {
-    let keys: Vec<u32> = force.keys.ids_for_role(KeyRole::Daemon).collect();
+fn daemon_keys(active_settings: &DaemonSettings, view: &NodeView) -> KeyRing {
+    let keys: Vec<u32> = active_settings.keys.ids_for_role(KeyRole::Daemon).collect();
     KeyRing {
-        member: force.member,
+        member: active_settings.member,
         sealing: keys.first().copied().unwrap_or_default(),
         keys,
-        client_keys: force.keys.ids_for_role(KeyRole::Client).collect(),
+        client_keys: active_settings.keys.ids_for_role(KeyRole::Client).collect(),
         others: view.members.iter().map(|other| other.member).collect(),
     }
 }
 
-fn status(
+fn daemon_status(
     lottery: &LotteryDaemon,
-    force: &DaemonSettings,
+    active_settings: &DaemonSettings,
     reload_error: Option<&str>,
     statistics: &DaemonStatistics,
     view: &NodeView,
 ) -> DaemonStatus {
-    let lots = &statistics.protocol;
-    let KeyRing { sealing, keys, client_keys, .. } = keys(force, view);
-    let own = view.services.iter().filter_map(|own| {
-        let service = force.services.iter().find(|service| service.id == own.share.service)?;
-        let ObservedService { capacity, weight, load, in_flight, .. } = part(&own.share);
+    let protocol = &statistics.protocol;
+    let KeyRing { sealing, keys, client_keys, .. } = daemon_keys(active_settings, view);
+    let own_services = view.services.iter().filter_map(|observed| {
+        let service = active_settings.services.iter().find(|service| service.id == observed.share.service)?;
+        let ObservedService { capacity, weight, load, in_flight, .. } = observed_service(&observed.share);
         let (name, id, server) = (service.name.to_string(), service.id, service.server);
-        let (ready, enabled) = (own.ready, !own.held);
+        let (ready, enabled) = (observed.ready, !observed.held);
         Some(OwnService { name, id, server, capacity, ready, enabled, load, in_flight, weight })
     });
     let members = view.members.iter().map(|other| ObservedDaemon {
@@ -228,54 +239,54 @@ fn status(
         state: other.state.map_or("unheard", state_name).to_owned(),
         suspect: other.is_suspect,
         differs: other.digest_differs,
-        services: other.shares.iter().map(part).collect(),
+        services: other.shares.iter().map(observed_service).collect(),
     });
     DaemonStatus {
         schema: 1,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         // The incarnation is the start of the first life.
-        started_unix_ms: u64::from(force.incarnation) * 1000,
+        started_unix_ms: u64::from(active_settings.incarnation) * 1000,
         stopping: view.state == NodeState::Leaving,
         reload_error: reload_error.map(str::to_owned),
-        member: force.member,
+        member: active_settings.member,
         address: lottery.address(),
         state: state_name(view.state).to_owned(),
-        services: own.collect(),
+        services: own_services.collect(),
         members: members.collect(),
-        pending: lots.waiting as u64,
-        queued: lots.queued as u64,
+        pending: protocol.waiting as u64,
+        queued: protocol.queued as u64,
         sealing_key: sealing,
         keys,
         client_keys,
-        counts: counts(statistics),
-        duplicate_share: share(lots.duplicates, lots.won),
-        digest_disagreement: share(lots.members_differ as u64, lots.members_reporting as u64),
-        commit_delay_seconds: lots.commit_delay.map(|delay| delay.as_secs_f64()),
-        step_seconds: lots.step.as_secs_f64(),
-        lag_seconds: lots.lag.as_secs_f64(),
-        prefer_referral: lots.prefer_referral,
-        remembers: lots.request_capacity as u64,
-        ttl_seconds: force.ttl.as_secs_f64(),
-        slow_start_seconds: force.slow_start.as_secs_f64(),
-        rate: force.rate,
+        counts: daemon_counters(statistics),
+        duplicate_share: share(protocol.duplicates, protocol.won),
+        digest_disagreement: share(protocol.members_differ as u64, protocol.members_reporting as u64),
+        commit_delay_seconds: protocol.commit_delay.map(|delay| delay.as_secs_f64()),
+        step_seconds: protocol.step.as_secs_f64(),
+        lag_seconds: protocol.lag.as_secs_f64(),
+        prefer_referral: protocol.prefer_referral,
+        remembers: protocol.request_capacity as u64,
+        ttl_seconds: active_settings.ttl.as_secs_f64(),
+        slow_start_seconds: active_settings.slow_start.as_secs_f64(),
+        rate: active_settings.rate,
     }
 }
 
-fn counts(statistics: &DaemonStatistics) -> DaemonCounters {
-    let lots = &statistics.protocol;
+fn daemon_counters(statistics: &DaemonStatistics) -> DaemonCounters {
+    let protocol = &statistics.protocol;
     DaemonCounters {
         received: statistics.received,
         sent: statistics.sent,
-        referred: lots.referred,
-        won: lots.won,
-        stood_in: lots.stood_in,
-        turned_away: lots.turned_away,
-        repeated: lots.repeated,
-        duplicates: lots.duplicates,
-        limited: lots.rate_limited,
-        forgotten: lots.forgotten,
-        dropped: lots.dropped,
+        referred: protocol.referred,
+        won: protocol.won,
+        stood_in: protocol.stood_in,
+        turned_away: protocol.turned_away,
+        repeated: protocol.repeated,
+        duplicates: protocol.duplicates,
+        limited: protocol.rate_limited,
+        forgotten: protocol.forgotten,
+        dropped: protocol.dropped,
         unsent: statistics.unsent,
         forged: statistics.forged,
         unknown_key: statistics.unknown_key,
@@ -286,7 +297,7 @@ fn counts(statistics: &DaemonStatistics) -> DaemonCounters {
     }
 }
 
-fn part(share: &ServiceState) -> ObservedService {
+fn observed_service(share: &ServiceState) -> ObservedService {
     ObservedService {
         service: share.service,
         capacity: share.capacity,
@@ -306,6 +317,6 @@ fn state_name(state: NodeState) -> &'static str {
     }
 }
 
-fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+fn share(count: u64, total: u64) -> f64 {
+    if total == 0 { 0.0 } else { count as f64 / total as f64 }
 }

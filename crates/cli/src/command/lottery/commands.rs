@@ -104,16 +104,16 @@ pub(super) struct LotteryStopArgs {
 }
 
 pub(super) fn drain(args: &LotteryDrainArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let said = PeerClient::daemon(at).post("/v1/drain", &Value::Null)?;
-        Ok(CommandOutput::from_action(said, "draining: clients are sent to others\n".into()))
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let response = PeerClient::daemon(endpoint).post("/v1/drain", &Value::Null)?;
+        Ok(CommandOutput::from_action(response, "draining: clients are sent to others\n".into()))
     })
 }
 
 pub(super) fn undrain(args: &LotteryUndrainArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let said = PeerClient::daemon(at).post("/v1/undrain", &Value::Null)?;
-        Ok(CommandOutput::from_action(said, "taking part again\n".into()))
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let response = PeerClient::daemon(endpoint).post("/v1/undrain", &Value::Null)?;
+        Ok(CommandOutput::from_action(response, "taking part again\n".into()))
     })
 }
 
@@ -126,12 +126,12 @@ pub(super) fn enable(args: &LotteryEnableArgs, globals: &GlobalArgs) -> Result<E
 }
 
 impl ServiceSwitchArgs {
-    fn send(&self, act: &str, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    fn send(&self, action: &str, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
         let body = self.service.as_ref().map_or(Value::Null, |service| json!({"balancing": service}));
-        control::run_each(&self.at, globals, |at, _| {
-            let said = PeerClient::daemon(at).post(&format!("/v1/{act}"), &body)?;
-            let lines = changes(&said);
-            Ok(CommandOutput::from_action(said, lines))
+        control::run_each(&self.at, globals, |endpoint, _| {
+            let response = PeerClient::daemon(endpoint).post(&format!("/v1/{action}"), &body)?;
+            let lines = format_changes(&response);
+            Ok(CommandOutput::from_action(response, lines))
         })
     }
 }
@@ -139,34 +139,34 @@ impl ServiceSwitchArgs {
 pub(super) fn set(args: &LotterySetArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let SettingChange { service, key, value } = &args.setting;
     let body = json!({"group": service, "key": key, "value": value});
-    control::run_each(&args.at, globals, |at, _| {
-        let said = PeerClient::daemon(at).post("/v1/set", &body)?;
-        let lines = changes(&said);
-        Ok(CommandOutput::from_action(said, format!("{lines}until the next reload\n")))
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let response = PeerClient::daemon(endpoint).post("/v1/set", &body)?;
+        let lines = format_changes(&response);
+        Ok(CommandOutput::from_action(response, format!("{lines}until the next reload\n")))
     })
 }
 
 /// Returns the changes, a line each.
-fn changes(said: &Value) -> String {
-    let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+fn format_changes(response: &Value) -> String {
+    let changes = response["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let lines: String = changes.map(|change| format!("{}\n", sanitize(change))).collect();
     if lines.is_empty() { "it was so already\n".to_owned() } else { lines }
 }
 
 pub(super) fn reload(args: &LotteryReloadArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        Ok(reload_changes(PeerClient::daemon(at).post("/v1/reload", &Value::Null)?))
+    control::run_each(&args.at, globals, |endpoint, _| {
+        Ok(reload_changes(PeerClient::daemon(endpoint).post("/v1/reload", &Value::Null)?))
     })
 }
 
 pub(super) fn stop(args: &LotteryStopArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let daemon = PeerClient::daemon(at);
-        let said = daemon.post("/v1/stop", &Value::Null)?;
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let daemon = PeerClient::daemon(endpoint);
+        let response = daemon.post("/v1/stop", &Value::Null)?;
         while args.wait && !daemon.is_gone() {
             sleep(POLL_INTERVAL);
         }
-        Ok(CommandOutput::from_action(said, if args.wait { "stopped\n" } else { "stopping\n" }.into()))
+        Ok(CommandOutput::from_action(response, if args.wait { "stopped\n" } else { "stopping\n" }.into()))
     })
 }
 
@@ -176,13 +176,14 @@ mod tests {
 
     #[test]
     fn settings_are_taken_apart() {
-        let wish =
-            |text: &str| text.parse::<SettingChange>().map(|wish| (wish.service, wish.key, wish.value));
-        let parts = |service: Option<&str>, key: &str, value: &str| {
+        let parse = |text: &str| {
+            text.parse::<SettingChange>().map(|change| (change.service, change.key, change.value))
+        };
+        let expected = |service: Option<&str>, key: &str, value: &str| {
             Ok((service.map(str::to_owned), key.to_owned(), value.to_owned()))
         };
-        assert_eq!(wish("ttl=1s"), parts(None, "ttl", "1s"));
-        assert_eq!(wish("web.v2.capacity = 50"), parts(Some("web.v2"), "capacity", "50"));
-        assert!(wish("ttl").unwrap_err().contains("`=`"));
+        assert_eq!(parse("ttl=1s"), expected(None, "ttl", "1s"));
+        assert_eq!(parse("web.v2.capacity = 50"), expected(Some("web.v2"), "capacity", "50"));
+        assert!(parse("ttl").unwrap_err().contains("`=`"));
     }
 }

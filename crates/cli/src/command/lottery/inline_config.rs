@@ -72,7 +72,7 @@ impl InlineConfigArgs {
         if let Some(rate) = self.rate {
             line("rate", &rate.to_string());
         }
-        let words = [
+        let options = [
             ("listen", &self.listen),
             ("address", &self.address),
             ("multicast", &self.multicast),
@@ -81,7 +81,7 @@ impl InlineConfigArgs {
             ("slow_start", &self.slow_start),
             ("status", &self.status),
         ];
-        for (key, value) in words {
+        for (key, value) in options {
             if let Some(value) = value {
                 line(key, &quoted(value));
             }
@@ -92,24 +92,24 @@ impl InlineConfigArgs {
             line("admin.control", &quoted(control));
         }
         for service in &self.service {
-            text += &table(service)?;
+            text += &service_table(service)?;
         }
         Ok(text)
     }
 }
 
 /// Returns the `[[service]]` of `web=10.0.0.1:80,capacity=4,health=/healthz,load=cpu`.
-fn table(service: &str) -> Result<String, String> {
-    let parts = parts(service);
-    let mut parts = parts.iter().copied();
-    let (name, server) = parts
+fn service_table(service: &str) -> Result<String, String> {
+    let fields = split_fields(service);
+    let mut fields = fields.iter().copied();
+    let (name, server) = fields
         .next()
         .and_then(|first| first.split_once('='))
         .ok_or_else(|| format!("`{service}` is not a service: write NAME=HOST:PORT"))?;
     let mut metrics = Vec::new();
     let mut text = format!("[[service]]\nname = {}\nserver = {}\n", quoted(name), quoted(server));
-    for part in parts {
-        let line = match part.split_once('=') {
+    for field in fields {
+        let line = match field.split_once('=') {
             Some(("capacity", number)) if number.parse::<u16>().is_ok() => format!("capacity = {number}"),
             Some(("id", number)) if number.parse::<u32>().is_ok() => format!("id = {number}"),
             Some(("load", load)) => format!("load = {}", quoted(load)),
@@ -125,7 +125,7 @@ fn table(service: &str) -> Result<String, String> {
             Some(("health", path)) => format!("health = {{ http = {} }}", quoted(path)),
             _ => {
                 return Err(format!(
-                    "`{part}` says nothing of a service: there are capacity=0..65535, id=NUMBER, info=TEXT, \
+                    "`{field}` says nothing of a service: there are capacity=0..65535, id=NUMBER, info=TEXT, \
                      load=EXPRESSION, \
                      health=/PATH or health=tcp, scrape=URL with metric=[NAME=]SERIES, cgroup=PATH and \
                      port=PORT"
@@ -142,21 +142,21 @@ fn table(service: &str) -> Result<String, String> {
 }
 
 /// Splits a text at commas, except those within brackets, as an expression may have some.
-fn parts(service: &str) -> Vec<&str> {
-    let (mut depth, mut from, mut parts) = (0_u32, 0, Vec::new());
-    for (at, char) in service.char_indices() {
+fn split_fields(service: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut fields) = (0_u32, 0, Vec::new());
+    for (index, char) in service.char_indices() {
         match char {
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {
-                parts.push(&service[from..at]);
-                from = at + 1;
+                fields.push(&service[start..index]);
+                start = index + 1;
             }
             _ => {}
         }
     }
-    parts.push(&service[from..]);
-    parts
+    fields.push(&service[start..]);
+    fields
 }
 
 fn quoted(text: &str) -> String {
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_service_is_written_as_a_file_has_it() {
-        let text = table("web=10.0.0.1:80,capacity=4,info=zone=a,health=/a\"b,load=cpu / 2").unwrap();
+        let text = service_table("web=10.0.0.1:80,capacity=4,info=zone=a,health=/a\"b,load=cpu / 2").unwrap();
         insta::assert_snapshot!(text, @r#"
         [[service]]
         name = "web"
@@ -179,7 +179,8 @@ mod tests {
         health = { http = '/a"b' }
         load = "cpu / 2"
         "#);
-        let text = table("web=[::1]:80,load=[cpu, in_flight / 8]|max,health=/a?b=(x,y),capacity=4").unwrap();
+        let text =
+            service_table("web=[::1]:80,load=[cpu, in_flight / 8]|max,health=/a?b=(x,y),capacity=4").unwrap();
         insta::assert_snapshot!(text, @r#"
         [[service]]
         name = "web"
@@ -188,7 +189,7 @@ mod tests {
         health = { http = "/a?b=(x,y)" }
         capacity = 4
         "#);
-        let text = table(
+        let text = service_table(
             "web=10.0.0.1:80,scrape=http://[::1]:9/,metric=rps=rate(x{a=\"b\",c=\"d\"}),metric=y,\
              port=80,cgroup=a.slice",
         )
@@ -202,9 +203,10 @@ mod tests {
         cgroup = "a.slice"
         metrics = ['rps=rate(x{a="b",c="d"})', "y"]
         "#);
-        for wrong in ["web", "web=1:1,capacity=x", "web=1:1,capacity=70000", "web=1:1,weight=1", "web=1:1,x"]
+        for invalid in
+            ["web", "web=1:1,capacity=x", "web=1:1,capacity=70000", "web=1:1,weight=1", "web=1:1,x"]
         {
-            assert!(table(wrong).is_err(), "{wrong}");
+            assert!(service_table(invalid).is_err(), "{invalid}");
         }
     }
 }

@@ -20,14 +20,14 @@ pub(super) const FILE_HEADER: &str =
 ///
 /// # Errors
 /// Fails if it cannot be read or made, or has something else in it.
-pub(super) fn open_or_create(path: &Path, may: bool) -> Result<KeyRing, CliError> {
+pub(super) fn open_or_create(path: &Path, may_create: bool) -> Result<KeyRing, CliError> {
     if path.exists() {
         if is_exposed(path) {
             tracing::warn!("{} can be read by others than its owner: chmod 600 it", path.display());
         }
         return read(path);
     }
-    if !may {
+    if !may_create {
         return Err(CliError::new(
             CliExitCode::Usage,
             format_args!(
@@ -38,7 +38,7 @@ pub(super) fn open_or_create(path: &Path, may: bool) -> Result<KeyRing, CliError
             ),
         ));
     }
-    if let Err(error) = make(path) {
+    if let Err(error) = create(path) {
         // Another daemon may have been faster.
         if error.kind() == io::ErrorKind::AlreadyExists {
             return read(path);
@@ -62,12 +62,13 @@ pub(super) fn open_or_create(path: &Path, may: bool) -> Result<KeyRing, CliError
 /// # Errors
 /// Fails if it cannot be read, or has something else in it.
 pub(super) fn read(path: &Path) -> Result<KeyRing, CliError> {
-    let usage = |why: String| CliError::new(CliExitCode::Usage, format_args!("{}: {why}", path.display()));
+    let usage =
+        |reason: String| CliError::new(CliExitCode::Usage, format_args!("{}: {reason}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| {
         usage(format!("cannot be read: {error}; it is the file that `plimsoll lottery --keys` made"))
     })?;
     let keys: KeyRing =
-        text.parse().map_err(|bad: plimsoll_wire::rfs::KeyFileError| usage(bad.to_string()))?;
+        text.parse().map_err(|error: plimsoll_wire::rfs::KeyFileError| usage(error.to_string()))?;
     if keys.role() == KeyRole::Client {
         return Err(usage("its keys are for clients, with which nobody is a daemon".into()));
     }
@@ -76,27 +77,28 @@ pub(super) fn read(path: &Path) -> Result<KeyRing, CliError> {
 
 /// Makes a file with a key whose number is that of the second, so that a newer one has a greater number. It
 /// appears whole or not at all: another daemon may look for it at the same moment.
-fn make(path: &Path) -> io::Result<()> {
+fn create(path: &Path) -> io::Result<()> {
     let digits = secret()?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
-    let draft = path.with_file_name(name);
-    let made =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).and_then(|mut file| {
+    let temporary_path = path.with_file_name(name);
+    let result = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary_path).and_then(
+        |mut file| {
             writeln!(file, "{FILE_HEADER}{} {digits}", incarnation())?;
             file.sync_all()?;
-            fs::hard_link(&draft, path)
-        });
+            fs::hard_link(&temporary_path, path)
+        },
+    );
     // No other process knows the draft.
-    let _ = fs::remove_file(&draft);
-    made
+    let _ = fs::remove_file(&temporary_path);
+    result
 }
 
 /// Returns a new secret, as 64 hexadecimal digits.
 pub(super) fn secret() -> io::Result<String> {
     let mut secret = [0; SECRET_LEN];
-    let drawn = getrandom(&mut secret, GetRandomFlags::empty())?;
-    if drawn != SECRET_LEN {
+    let filled_len = getrandom(&mut secret, GetRandomFlags::empty())?;
+    if filled_len != SECRET_LEN {
         return Err(io::Error::other("the system gives no random numbers"));
     }
     Ok(secret.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -104,5 +106,5 @@ pub(super) fn secret() -> io::Result<String> {
 
 /// Returns `true` if users other than its owner may access a file.
 pub(in crate::command) fn is_exposed(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
+    fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
 }

@@ -11,7 +11,7 @@ use plimsoll_config::{self as config, LotteryFile, MemberAddress};
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Returns the addresses of the peers, once they differ from the known ones.
-pub(super) async fn changed_addresses(file: &LotteryFile, known: Vec<SocketAddr>) -> Vec<SocketAddr> {
+pub(super) async fn changed_addresses(file: &LotteryFile, current: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let peers = file.lottery.peers.clone();
     if peers.iter().all(|peer| peer.host.parse::<IpAddr>().is_ok()) {
         return std::future::pending().await;
@@ -19,10 +19,10 @@ pub(super) async fn changed_addresses(file: &LotteryFile, known: Vec<SocketAddr>
     loop {
         tokio::time::sleep(LOOKUP_INTERVAL).await;
         let peers = peers.clone();
-        let Ok(found) = tokio::task::spawn_blocking(move || look_up(&peers)).await else { continue };
-        let now = merged(found, &known);
+        let Ok(resolved) = tokio::task::spawn_blocking(move || look_up(&peers)).await else { continue };
+        let addresses = merged(resolved, &current);
         let (before, after): (BTreeSet<_>, BTreeSet<_>) =
-            (known.iter().copied().collect(), now.iter().copied().collect());
+            (current.iter().copied().collect(), addresses.iter().copied().collect());
         if before == after {
             continue;
         }
@@ -32,7 +32,7 @@ pub(super) async fn changed_addresses(file: &LotteryFile, known: Vec<SocketAddr>
         for peer in before.difference(&after) {
             tracing::info!("no peer any more: {peer}");
         }
-        return now;
+        return addresses;
     }
 }
 
@@ -42,15 +42,15 @@ fn look_up(peers: &[MemberAddress]) -> Vec<Option<SocketAddr>> {
 
 /// Merges the found addresses with the known ones. An unknown name may be known again later: as long as there
 /// is one, no peer is given up.
-fn merged(found: Vec<Option<SocketAddr>>, known: &[SocketAddr]) -> Vec<SocketAddr> {
-    let whole = found.iter().all(Option::is_some);
-    let mut now: Vec<SocketAddr> = found.into_iter().flatten().collect();
-    if !whole {
-        now.extend(known);
+fn merged(resolved: Vec<Option<SocketAddr>>, current: &[SocketAddr]) -> Vec<SocketAddr> {
+    let all_resolved = resolved.iter().all(Option::is_some);
+    let mut addresses: Vec<SocketAddr> = resolved.into_iter().flatten().collect();
+    if !all_resolved {
+        addresses.extend(current);
     }
     let mut seen = BTreeSet::new();
-    now.retain(|peer| seen.insert(*peer));
-    now
+    addresses.retain(|peer| seen.insert(*peer));
+    addresses
 }
 
 #[cfg(test)]
@@ -59,9 +59,15 @@ mod tests {
 
     #[test]
     fn nobody_is_given_up_while_a_name_is_not_known() {
-        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        assert_eq!(merged(vec![Some(at(1)), Some(at(2))], &[at(1)]), [at(1), at(2)]);
-        assert_eq!(merged(vec![Some(at(1)), Some(at(3))], &[at(1), at(2)]), [at(1), at(3)]);
-        assert_eq!(merged(vec![Some(at(3)), None], &[at(1), at(2)]), [at(3), at(1), at(2)]);
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(merged(vec![Some(address(1)), Some(address(2))], &[address(1)]), [address(1), address(2)]);
+        assert_eq!(
+            merged(vec![Some(address(1)), Some(address(3))], &[address(1), address(2)]),
+            [address(1), address(3)]
+        );
+        assert_eq!(
+            merged(vec![Some(address(3)), None], &[address(1), address(2)]),
+            [address(3), address(1), address(2)]
+        );
     }
 }

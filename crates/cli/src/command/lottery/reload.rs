@@ -15,8 +15,8 @@ use super::{Args, key_file};
 /// Fails with the mistake on one line.
 pub(super) fn read_settings(
     args: &Args,
-    before: &LotteryFile,
-    force: &DaemonSettings,
+    old_file: &LotteryFile,
+    active_settings: &DaemonSettings,
 ) -> Result<(LotteryFile, DaemonSettings, Vec<String>), String> {
     let file = match &args.config {
         Some(path) => config::read_lottery(path).map_err(|error| error.headline())?,
@@ -27,36 +27,37 @@ pub(super) fn read_settings(
     }
     let keys = key_file::read(&file.keys()).map_err(|failure| failure.one_line().to_owned())?;
     let settings = file.settings(keys, config::look_up).map_err(|problems| problems.headline())?;
-    let mut changes = differences(force, &settings);
-    let (old, new) = (&before.lottery, &file.lottery);
+    let mut changes = differences(active_settings, &settings);
+    let (old_lottery, new_lottery) = (&old_file.lottery, &file.lottery);
     let fixed = [
-        ("member", old.member != new.member),
-        ("listen", old.listen != new.listen),
-        ("address", old.address != new.address),
-        ("multicast", old.multicast != new.multicast),
-        ("status", old.status != new.status),
+        ("member", old_lottery.member != new_lottery.member),
+        ("listen", old_lottery.listen != new_lottery.listen),
+        ("address", old_lottery.address != new_lottery.address),
+        ("multicast", old_lottery.multicast != new_lottery.multicast),
+        ("status", old_lottery.status != new_lottery.status),
     ];
-    let doors = |table: &ControlConfig| ControlConfig { access: Default::default(), ..table.clone() };
-    if doors(&old.admin) != doors(&new.admin) {
+    let without_access =
+        |table: &ControlConfig| ControlConfig { access: Default::default(), ..table.clone() };
+    if without_access(&old_lottery.admin) != without_access(&new_lottery.admin) {
         changes.push(
             "! admin differs: it takes effect when the daemon is started again (its access rules do now)"
                 .into(),
         );
-    } else if old.admin.access != new.admin.access {
+    } else if old_lottery.admin.access != new_lottery.admin.access {
         changes.push("~ access".into());
     }
     for (key, _) in fixed.iter().filter(|(_, differs)| *differs) {
         changes.push(format!("! {key} differs: it takes effect when the daemon is started again"));
     }
-    for service in &new.services {
-        let known = old.services.iter().find(|old| old.number() == service.number());
-        if known.is_some_and(|old| old.load != service.load) {
+    for service in &new_lottery.services {
+        let old_service = old_lottery.services.iter().find(|old| old.number() == service.number());
+        if old_service.is_some_and(|old| old.load != service.load) {
             changes.push(format!("~ service {}: load", service.name));
         }
-        let read = |service: &FileService| {
+        let sensor_config = |service: &FileService| {
             (service.scrape.clone(), service.metrics.clone(), service.cgroup.clone(), service.port)
         };
-        if known.is_some_and(|old| read(old) != read(service)) {
+        if old_service.is_some_and(|old| sensor_config(old) != sensor_config(service)) {
             changes.push(format!("~ service {}: what is read of it", service.name));
         }
     }
@@ -74,10 +75,10 @@ pub(super) fn log_changes(changes: &[String]) {
 /// Returns the differences of settings, one line each.
 pub(super) fn differences(before: &DaemonSettings, after: &DaemonSettings) -> Vec<String> {
     let mut changes = Vec::new();
-    for (what, role) in [("keys", KeyRole::Daemon), ("keys for clients", KeyRole::Client)] {
-        let [before, after] = [before, after].map(|settings| ids(&settings.keys, role));
+    for (label, role) in [("keys", KeyRole::Daemon), ("keys for clients", KeyRole::Client)] {
+        let [before, after] = [before, after].map(|settings| key_ids(&settings.keys, role));
         if before != after {
-            changes.push(format!("~ {what}: {before} -> {after}"));
+            changes.push(format!("~ {label}: {before} -> {after}"));
         }
     }
     for service in &after.services {
@@ -91,19 +92,19 @@ pub(super) fn differences(before: &DaemonSettings, after: &DaemonSettings) -> Ve
             changes.push(format!("- service {}", service.name));
         }
     }
-    let peers: BTreeSet<_> = before.peers.iter().collect();
-    let now: BTreeSet<_> = after.peers.iter().collect();
-    changes.extend(now.difference(&peers).map(|peer| format!("+ peer {peer}")));
-    changes.extend(peers.difference(&now).map(|peer| format!("- peer {peer}")));
-    let mut differs = |what: &str, before: &dyn Debug, after: &dyn Debug| {
+    let old_peers: BTreeSet<_> = before.peers.iter().collect();
+    let new_peers: BTreeSet<_> = after.peers.iter().collect();
+    changes.extend(new_peers.difference(&old_peers).map(|peer| format!("+ peer {peer}")));
+    changes.extend(old_peers.difference(&new_peers).map(|peer| format!("- peer {peer}")));
+    let mut add_difference = |label: &str, before: &dyn Debug, after: &dyn Debug| {
         let (before, after) = (format!("{before:?}"), format!("{after:?}"));
         if before != after {
-            changes.push(format!("~ {what}: {before} -> {after}"));
+            changes.push(format!("~ {label}: {before} -> {after}"));
         }
     };
-    differs("ttl", &before.ttl, &after.ttl);
-    differs("slow_start", &before.slow_start, &after.slow_start);
-    differs("rate", &before.rate, &after.rate);
+    add_difference("ttl", &before.ttl, &after.ttl);
+    add_difference("slow_start", &before.slow_start, &after.slow_start);
+    add_difference("rate", &before.rate, &after.rate);
     changes
 }
 
@@ -124,7 +125,7 @@ fn service_differences(before: &LotteryService, after: &LotteryService, changes:
 }
 
 /// Returns the numbers of keys, that of the sealing one first.
-fn ids(keys: &KeyRing, role: KeyRole) -> String {
+fn key_ids(keys: &KeyRing, role: KeyRole) -> String {
     let ids: Vec<String> = keys.ids_for_role(role).map(|id| id.to_string()).collect();
     if ids.is_empty() { "none".into() } else { ids.join(", ") }
 }

@@ -9,11 +9,11 @@ use crate::control::ControlEndpoint;
 use crate::control::format::latency;
 
 pub(in crate::command) fn self_status(args: &Args) -> SelfStatus {
-    ask(args).unwrap_or_else(|why| SelfStatus { well: false, lines: vec![why], facts: Value::Null })
+    query(args).unwrap_or_else(|error| SelfStatus { well: false, lines: vec![error], facts: Value::Null })
 }
 
-fn ask(args: &Args) -> Result<SelfStatus, String> {
-    let file = read(args).map_err(|why| format!("it cannot be asked: {why}"))?;
+fn query(args: &Args) -> Result<SelfStatus, String> {
+    let file = read(args).map_err(|error| format!("it cannot be asked: {error}"))?;
     let lottery = &file.lottery;
     let services = lottery.services.iter();
     let mut lines: Vec<String> = services
@@ -28,10 +28,10 @@ fn ask(args: &Args) -> Result<SelfStatus, String> {
         lines.push("it shows no numbers: give it `status` with an address and a port".into());
         return Ok(SelfStatus { well: true, lines, facts: Value::Null });
     };
-    let known: Value = ControlEndpoint::Http(address.to_string()).get("/load").map_err(|_| {
+    let load: Value = ControlEndpoint::Http(address.to_string()).get("/load").map_err(|_| {
         format!("its numbers are not to be had at {address}, where its configuration has them")
     })?;
-    let value = |name: &str| known["values"][name]["value"].as_f64();
+    let value = |name: &str| load["values"][name]["value"].as_f64();
     let count = |name: &str| value(name).unwrap_or_default();
     lines.push(format!(
         "{} other members heard, {} that know something else; {} referred, {} won, {} turned away, {} \
@@ -48,13 +48,13 @@ fn ask(args: &Args) -> Result<SelfStatus, String> {
         latency(count("lottery_step_seconds")),
         latency(count("lottery_lag_seconds"))
     ));
-    let values = known["values"].as_object().into_iter().flatten();
+    let values = load["values"].as_object().into_iter().flatten();
     let values: Map<String, Value> =
-        values.filter_map(|(name, known)| Some((name.clone(), known.get("value")?.clone()))).collect();
+        values.filter_map(|(name, entry)| Some((name.clone(), entry.get("value")?.clone()))).collect();
     let services: Vec<Value> = lottery
         .services
         .iter()
-        .map(|one| json!({"name": one.name, "server": one.server, "capacity": one.capacity}))
+        .map(|service| json!({"name": service.name, "server": service.server, "capacity": service.capacity}))
         .collect();
     let facts = json!({"member": lottery.member, "services": services, "values": values});
     // A daemon that has just joined knows less than it will.

@@ -21,19 +21,19 @@ impl ServiceSensors {
     /// # Errors
     /// Fails with the service and the error if a control group does not exist.
     pub(super) async fn start(file: &LotteryFile) -> Result<Self, String> {
-        let (mut told, mut running) = (Vec::new(), JoinSet::new());
+        let (mut reporters, mut running) = (Vec::new(), JoinSet::new());
         for service in &file.lottery.services {
             let Some(config) = service.sensor_config() else { continue };
             let agent =
-                Agent::open(config).await.map_err(|why| format!("service {}: {why}", service.name))?;
-            told.push((service.number(), agent.reporter()));
+                Agent::open(config).await.map_err(|error| format!("service {}: {error}", service.name))?;
+            reporters.push((service.number(), agent.reporter()));
             running.spawn(agent.run(pending()));
         }
-        Ok(Self { reporters: told, _running: running })
+        Ok(Self { reporters, _running: running })
     }
 
     /// Returns the values that are read of a service alone, if there are any.
     pub(super) fn for_service(&self, service: u32) -> Option<&ValueReporter> {
-        self.reporters.iter().find(|(id, _)| *id == service).map(|(_, told)| told)
+        self.reporters.iter().find(|(id, _)| *id == service).map(|(_, reporter)| reporter)
     }
 }

@@ -14,13 +14,13 @@ pub(super) struct DaemonSetting {
 }
 
 /// The settings of a daemon, and of one of its services.
-const OF_DAEMON: [&str; 3] = ["ttl", "slow_start", "rate"];
-const OF_SERVICE: [&str; 1] = ["capacity"];
+const DAEMON_KEYS: [&str; 3] = ["ttl", "slow_start", "rate"];
+const SERVICE_KEYS: [&str; 1] = ["capacity"];
 
 /// The bounds of `lottery.toml`.
-const LONGEST_TTL: &str = "65s";
-const LONGEST_START: &str = "1h";
-const MOST: u32 = 10_000_000;
+const MAX_TTL: &str = "65s";
+const MAX_SLOW_START: &str = "1h";
+const MAX_RATE: u32 = 10_000_000;
 
 impl DaemonSetting {
     pub(super) fn new(service: Option<&str>, key: &str, value: &str) -> Self {
@@ -31,46 +31,51 @@ impl DaemonSetting {
     ///
     /// # Errors
     /// Fails if there is no such key or service, or the value is invalid.
-    pub(super) fn apply_to(&self, force: &DaemonSettings) -> Result<DaemonSettings, String> {
-        let mut fresh = force.clone();
+    pub(super) fn apply_to(&self, active_settings: &DaemonSettings) -> Result<DaemonSettings, String> {
+        let mut settings = active_settings.clone();
         let Self { service, key, value } = self;
         let Some(name) = service else {
             match key.as_str() {
-                "ttl" => fresh.ttl = span(key, value, LONGEST_TTL)?.0,
-                "slow_start" => fresh.slow_start = span(key, value, LONGEST_START)?.0,
-                "rate" => fresh.rate = number(key, value, MOST)?,
-                key if OF_SERVICE.contains(&key) => {
+                "ttl" => settings.ttl = parse_span(key, value, MAX_TTL)?.0,
+                "slow_start" => settings.slow_start = parse_span(key, value, MAX_SLOW_START)?.0,
+                "rate" => settings.rate = parse_number(key, value, MAX_RATE)?,
+                key if SERVICE_KEYS.contains(&key) => {
                     return Err(format!("{key} is of a service: give SERVICE.{key}"));
                 }
-                _ => return Err(format!("{key} cannot be set: there are {}", OF_DAEMON.join(", "))),
+                _ => return Err(format!("{key} cannot be set: there are {}", DAEMON_KEYS.join(", "))),
             }
-            return Ok(fresh);
+            return Ok(settings);
         };
-        let found = fresh.services.iter_mut().find(|known| *known.name == **name);
-        let known = found.ok_or_else(|| unknown_service(name, force))?;
+        let found_service = settings.services.iter_mut().find(|candidate| *candidate.name == **name);
+        let target = found_service.ok_or_else(|| unknown_service(name, active_settings))?;
         match key.as_str() {
-            "capacity" => known.capacity = number(key, value, u16::MAX)?,
-            key if OF_DAEMON.contains(&key) => {
+            "capacity" => target.capacity = parse_number(key, value, u16::MAX)?,
+            key if DAEMON_KEYS.contains(&key) => {
                 return Err(format!("{key} is of the daemon: name no service"));
             }
-            _ => return Err(format!("{key} of a service cannot be set: there is {}", OF_SERVICE.join(", "))),
+            _ => {
+                return Err(format!(
+                    "{key} of a service cannot be set: there is {}",
+                    SERVICE_KEYS.join(", ")
+                ));
+            }
         }
-        Ok(fresh)
+        Ok(settings)
     }
 }
 
 /// Returns the error for an unknown service.
-pub(super) fn unknown_service(name: &str, force: &DaemonSettings) -> String {
-    let names: Vec<&str> = force.services.iter().map(|known| &*known.name).collect();
+pub(super) fn unknown_service(name: &str, active_settings: &DaemonSettings) -> String {
+    let names: Vec<&str> = active_settings.services.iter().map(|service| &*service.name).collect();
     match names.as_slice() {
         [] => format!("there is no service {name}: this daemon has none"),
         names => format!("there is no service {name}; there are: {}", names.join(", ")),
     }
 }
 
-fn span(key: &str, value: &str, longest: &str) -> Result<TimeSpan, String> {
-    let wrong = |why: String| format!("{key} = {value} {why}");
-    let span: TimeSpan = value.parse().map_err(wrong)?;
+fn parse_span(key: &str, value: &str, longest: &str) -> Result<TimeSpan, String> {
+    let parse_error = |error: String| format!("{key} = {value} {error}");
+    let span: TimeSpan = value.parse().map_err(parse_error)?;
     if longest.parse().is_ok_and(|longest: TimeSpan| span > longest) {
         return Err(format!("{key} = {value} is more than {longest}"));
     }
@@ -78,14 +83,14 @@ fn span(key: &str, value: &str, longest: &str) -> Result<TimeSpan, String> {
 }
 
 /// Parses a whole number of at most `most`.
-fn number<N: TryFrom<u32> + Into<u32> + Copy>(key: &str, value: &str, most: N) -> Result<N, String> {
-    let most: u32 = most.into();
-    let wrong = || format!("{key} = {value} is not a whole number from 0 to {most}");
-    let number: u32 = value.parse().map_err(|_| wrong())?;
-    if number > most {
-        return Err(wrong());
+fn parse_number<N: TryFrom<u32> + Into<u32> + Copy>(key: &str, value: &str, max: N) -> Result<N, String> {
+    let max: u32 = max.into();
+    let range_error = || format!("{key} = {value} is not a whole number from 0 to {max}");
+    let number: u32 = value.parse().map_err(|_| range_error())?;
+    if number > max {
+        return Err(range_error());
     }
-    N::try_from(number).map_err(|_| wrong())
+    N::try_from(number).map_err(|_| range_error())
 }
 
 #[cfg(test)]
@@ -101,13 +106,13 @@ mod tests {
                     [[service]]\nname = \"web\"\nserver = \"127.0.0.1:80\"\n";
         let file = read_lottery_text("x", text.into()).expect("it is right");
         let keys = format!("1 {}", "0".repeat(64)).parse().expect("a key");
-        let force = file.settings(keys, look_up).expect("addresses");
-        let set = |service, key, value| DaemonSetting::new(service, key, value).apply_to(&force);
+        let settings = file.settings(keys, look_up).expect("addresses");
+        let set = |service, key, value| DaemonSetting::new(service, key, value).apply_to(&settings);
         assert_eq!(set(None, "ttl", "1500ms").expect("a time").ttl, Duration::from_millis(1500));
         assert_eq!(set(None, "slow_start", "1h").expect("a time").slow_start, Duration::from_secs(3600));
         assert_eq!(set(None, "rate", "0").expect("a number").rate, 0);
         assert_eq!(set(Some("web"), "capacity", "7").expect("a number").services[0].capacity, 7);
-        for (service, key, value, why) in [
+        for (service, key, value, expected) in [
             (None, "ttl", "66s", "ttl = 66s is more than 65s"),
             (None, "ttl", "5", "has no unit"),
             (None, "rate", "10000001", "from 0 to 10000000"),
@@ -119,8 +124,8 @@ mod tests {
             (Some("web"), "server", "a:1", "there is capacity"),
             (Some("mail"), "capacity", "4", "no service mail; there are: web"),
         ] {
-            let said = set(service, key, value).expect_err(key);
-            assert!(said.contains(why), "{said}");
+            let error = set(service, key, value).expect_err(key);
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -22,11 +22,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let json: Value = PeerClient::daemon(at).get("/v1/lottery")?;
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let json: Value = PeerClient::daemon(endpoint).get("/v1/lottery")?;
         let status = DaemonStatus::deserialize(&json).map_err(|error| {
-            let what = format_args!("it does not answer as a daemon of this version does: {error}");
-            CliError::new(CliExitCode::Unreachable, what)
+            let message = format_args!("it does not answer as a daemon of this version does: {error}");
+            CliError::new(CliExitCode::Unreachable, message)
         })?;
         let table = render(&status, globals.stdout_has_color());
         Ok(CommandOutput { is_ok: is_healthy(&status), ..CommandOutput::from_view(json, table) })
@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
 fn is_healthy(status: &DaemonStatus) -> bool {
     status.state == "up"
         && status.reload_error.is_none()
-        && status.services.iter().all(|one| one.ready && one.enabled)
+        && status.services.iter().all(|service| service.ready && service.enabled)
 }
 
 fn render(status: &DaemonStatus, color: bool) -> String {
@@ -48,24 +48,24 @@ fn render(status: &DaemonStatus, color: bool) -> String {
         status.address,
         sanitize(&status.state)
     );
-    if let Some(why) = &status.reload_error {
-        let banner = format!("‼ the last reload was refused, all is as it was before: {}", sanitize(why));
+    if let Some(error) = &status.reload_error {
+        let banner = format!("‼ the last reload was refused, all is as it was before: {}", sanitize(error));
         out.push_str(&(TextStyle::Bad.paint(&banner, color) + "\n"));
     }
     let load = |load: Option<f64>| load.map_or_else(|| "?".to_owned(), |load| format!("{load:.2}"));
-    let head = |words: &[&str]| {
-        words.iter().map(|word| TableCell::text(word).tone(TextStyle::Strong)).collect::<Vec<_>>()
+    let header = |names: &[&str]| {
+        names.iter().map(|name| TableCell::text(name).style(TextStyle::Strong)).collect::<Vec<_>>()
     };
     if !status.services.is_empty() {
-        let mut rows = vec![head(&["", "SERVICE", "SERVER", "CAPACITY", "WANTS", "LOAD", "IN FLIGHT"])];
+        let mut rows = vec![header(&["", "SERVICE", "SERVER", "CAPACITY", "WANTS", "LOAD", "IN FLIGHT"])];
         rows.extend(status.services.iter().map(|service| {
-            let (glyph, tone) = match (service.ready, service.enabled) {
+            let (glyph, style) = match (service.ready, service.enabled) {
                 (true, true) => ("✔", TextStyle::Good),
                 (true, false) => ("◌", TextStyle::Fair),
                 (false, _) => ("✘", TextStyle::Bad),
             };
             vec![
-                TableCell::text(glyph).tone(tone),
+                TableCell::text(glyph).style(style),
                 TableCell::text(&service.name),
                 TableCell::text(&service.server.to_string()),
                 TableCell::number(service.capacity),
@@ -77,19 +77,19 @@ fn render(status: &DaemonStatus, color: bool) -> String {
         out += &table(&rows, color);
     }
     if !status.members.is_empty() {
-        let mut rows = vec![head(&["", "MEMBER", "ADDRESS", "STATE", "SERVICES", ""])];
+        let mut rows = vec![header(&["", "MEMBER", "ADDRESS", "STATE", "SERVICES", ""])];
         rows.extend(status.members.iter().map(|member| {
-            let up = member.state == "up" && !member.suspect;
-            let (glyph, tone) = if up { ("✔", TextStyle::Good) } else { ("◌", TextStyle::Fair) };
+            let is_up = member.state == "up" && !member.suspect;
+            let (glyph, style) = if is_up { ("✔", TextStyle::Good) } else { ("◌", TextStyle::Fair) };
             let state = if member.suspect { "suspect" } else { &member.state };
             vec![
-                TableCell::text(glyph).tone(tone),
+                TableCell::text(glyph).style(style),
                 TableCell::number(member.member),
                 TableCell::text(&member.address.to_string()),
-                TableCell::text(state).tone(tone),
+                TableCell::text(state).style(style),
                 TableCell::number(member.services.len()),
                 TableCell::text(if member.differs { "knows something else" } else { "" })
-                    .tone(TextStyle::Fair),
+                    .style(TextStyle::Fair),
             ]
         }));
         out += &table(&rows, color);
@@ -118,13 +118,16 @@ fn render(status: &DaemonStatus, color: bool) -> String {
         "{} requests remembered at most, {} forgotten too early\n",
         status.remembers, counts.forgotten
     );
-    let others: Vec<String> = status.keys.iter().skip(1).map(u32::to_string).collect();
-    let also =
-        if others.is_empty() { String::new() } else { format!(", also accepted: {}", others.join(", ")) };
+    let accepted_keys: Vec<String> = status.keys.iter().skip(1).map(u32::to_string).collect();
+    let accepted = if accepted_keys.is_empty() {
+        String::new()
+    } else {
+        format!(", also accepted: {}", accepted_keys.join(", "))
+    };
     out += &format!(
-        "sends with key {}{also}{}\n",
+        "sends with key {}{accepted}{}\n",
         status.sealing_key,
-        super::key_rotation::clients(&status.client_keys)
+        super::key_rotation::client_keys_note(&status.client_keys)
     );
     out
 }

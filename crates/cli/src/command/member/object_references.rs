@@ -35,19 +35,19 @@ impl MemberReferences {
 
     /// Adds the reference of the next member that listens.
     pub(super) fn add(&self, address: SocketAddr) {
-        let Some(left) = self.missing_count.get().checked_sub(1) else { return };
-        self.missing_count.set(left);
+        let Some(remaining) = self.missing_count.get().checked_sub(1) else { return };
+        self.missing_count.set(remaining);
         let mut text = self.text.borrow_mut();
         text.push_str(&member::reference(address).to_string());
         text.push('\n');
-        if left > 0 {
+        if remaining > 0 {
             return;
         }
-        let told = match &self.file {
+        let result = match &self.file {
             None => output::write_stdout(&text),
             Some(file) => write(file, &text),
         };
-        if let Err(failure) = told {
+        if let Err(failure) = result {
             *self.failure.borrow_mut() = Some(failure);
             self.failed.notify_one();
         }
@@ -66,10 +66,10 @@ impl MemberReferences {
 
 /// Writes the file atomically: a reader that waits for it finds it complete.
 fn write(file: &Path, text: &str) -> Result<(), CliError> {
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".new");
-    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, file));
-    written.map_err(|error| {
+    let mut temporary_path = file.as_os_str().to_owned();
+    temporary_path.push(".new");
+    let result = std::fs::write(&temporary_path, text).and_then(|()| std::fs::rename(&temporary_path, file));
+    result.map_err(|error| {
         CliError::failed(format_args!("cannot write {}: {error}; choose another --ior-file", file.display()))
     })
 }

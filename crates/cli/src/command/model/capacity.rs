@@ -8,7 +8,7 @@ use plimsoll_lqn::analysis::{OverallResults, ResultLine, result_lines};
 use serde_json::{Value, json};
 
 use super::solver::SolveOptions;
-use super::{ModelArgs, ModelText, short};
+use super::{ModelArgs, ModelText, format_short};
 use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::output::OutputFormat;
@@ -48,18 +48,18 @@ pub(super) const OUTPUTS: &[OutputFormat] = &[OutputFormat::Table, OutputFormat:
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let text = ModelText::open(&args.which.file)?;
-    let read = text.read(&args.which.set)?;
-    text.print_left_out(&read, globals);
+    let parsed = text.read(&args.which.set)?;
+    text.print_left_out(&parsed, globals);
     let load = match &args.load {
         Some(name) => name.strip_prefix('$').unwrap_or(name).to_owned(),
-        None => default_load(&read.model)?,
+        None => default_load(&parsed.model)?,
     };
-    let own = text.value(&read, &load)?;
-    let counts = own.fract() == 0.0 && own >= 1.0 && !load.ends_with(".arrivals");
+    let current_load = text.value(&parsed, &load)?;
+    let is_count = current_load.fract() == 0.0 && current_load >= 1.0 && !load.ends_with(".arrivals");
     let range = LoadRange {
-        from: args.from.unwrap_or(if counts { 1.0 } else { own / 64.0 }),
-        to: args.to.unwrap_or(if counts { 100_000.0 } else { own * 1024.0 }),
-        is_whole: counts,
+        from: args.from.unwrap_or(if is_count { 1.0 } else { current_load / 64.0 }),
+        to: args.to.unwrap_or(if is_count { 100_000.0 } else { current_load * 1024.0 }),
+        is_whole: is_count,
     };
     if !(range.from > 0.0 && range.from <= range.to) {
         return Err(CliError::new(
@@ -72,19 +72,19 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
         set.retain(|(name, _)| *name != load);
         set.push((load.clone(), value));
         let model = text.read(&set)?.model;
-        let found = args.how.solve(&model);
+        let results = args.how.solve(&model);
         // A point at which no client finished has no numbers for a goal.
-        if let Some(found) = found.as_ref().ok().filter(|found| found.unseen.is_empty()) {
-            check_goals(&args.goal, &result_lines(&model, found))?;
+        if let Some(results) = results.as_ref().ok().filter(|results| results.unseen.is_empty()) {
+            check_goals(&args.goal, &result_lines(&model, results))?;
         }
-        Ok((model, found))
+        Ok((model, results))
     };
-    let left_out = args.how.print_left_out(std::iter::once(&read.model), globals);
+    let left_out = args.how.print_left_out(std::iter::once(&parsed.model), globals);
     let (best, beyond) = find_capacity(range, &args.goal, solve)?;
     let Some(best) = best else {
-        let why = beyond.map(|tried| missed(&args.goal, &tried)).unwrap_or_default();
-        let at = format!("{load} = {}", range.from);
-        return Err(CliError::failed(format_args!("no load keeps the goals: at {at} {why}")));
+        let reason = beyond.map(|trial| miss_reason(&args.goal, &trial)).unwrap_or_default();
+        let load_text = format!("{load} = {}", range.from);
+        return Err(CliError::failed(format_args!("no load keeps the goals: at {load_text} {reason}")));
     };
     let json = json!({
         "schema": 1,
@@ -92,8 +92,8 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
         "load": load,
         "goals": args.goal.iter().map(|goal| &goal.text).collect::<Vec<_>>(),
         "capacity": best.load,
-        "at": document(&args.goal, &best),
-        "beyond": beyond.as_ref().map(|own| document(&args.goal, own)),
+        "at": trial_json(&args.goal, &best),
+        "beyond": beyond.as_ref().map(|trial| trial_json(&args.goal, trial)),
         "left_out": left_out,
     });
     globals.print_result(&json, || {
@@ -110,18 +110,21 @@ fn positive(text: &str) -> Result<f64, String> {
 /// Returns the default load: the only clients, or the only requests from outside.
 fn default_load(model: &Model) -> Result<String, CliError> {
     let clients =
-        model.tasks.iter().filter(|task| task.is_client()).map(|own| format!("{}.threads", own.name));
-    let open =
-        model.entries.iter().filter(|own| own.arrivals > 0.0).map(|own| format!("{}.arrivals", own.name));
-    let mut all: Vec<String> = clients.chain(open).collect();
-    if all.len() > 1 {
-        let names = all.join(", ");
+        model.tasks.iter().filter(|task| task.is_client()).map(|task| format!("{}.threads", task.name));
+    let open_arrivals = model
+        .entries
+        .iter()
+        .filter(|entry| entry.arrivals > 0.0)
+        .map(|entry| format!("{}.arrivals", entry.name));
+    let mut loads: Vec<String> = clients.chain(open_arrivals).collect();
+    if loads.len() > 1 {
+        let names = loads.join(", ");
         return Err(CliError::new(
             CliExitCode::Usage,
             format_args!("the model has several loads; say which with --load: {names}"),
         ));
     }
-    all.pop().ok_or_else(|| CliError::new(CliExitCode::Usage, "the model has neither clients nor arrivals"))
+    loads.pop().ok_or_else(|| CliError::new(CliExitCode::Usage, "the model has neither clients nor arrivals"))
 }
 
 /// Checks that every goal is about an existing number.
@@ -131,42 +134,42 @@ fn check_goals(goals: &[PerformanceGoal], lines: &[ResultLine]) -> Result<(), Cl
             let metric = goal.metric.metric;
             let names = lines.iter().filter(|line| line.metric == metric).map(|line| line.name.as_str());
             let names = names.collect::<Vec<_>>().join(", ");
-            let what = format!("goal `{}` is about nothing: there is {metric} of {names}", goal.text);
-            return Err(CliError::new(CliExitCode::Usage, what));
+            let message = format!("goal `{}` is about nothing: there is {metric} of {names}", goal.text);
+            return Err(CliError::new(CliExitCode::Usage, message));
         }
     }
     Ok(())
 }
 
-fn missed(goals: &[PerformanceGoal], tried: &LoadTrial) -> String {
-    match &tried.failure {
-        Some(MissedGoal::Unsolvable(why)) => why.to_string(),
+fn miss_reason(goals: &[PerformanceGoal], trial: &LoadTrial) -> String {
+    match &trial.failure {
+        Some(MissedGoal::Unsolvable(error)) => error.to_string(),
         Some(MissedGoal::QueueGrows(entry)) => format!("more comes to {entry} than can be served"),
         Some(MissedGoal::NoneFinished(name)) => {
             format!("nothing of {name} came to an end in what was simulated (--budget, --events)")
         }
-        Some(MissedGoal::Unmet(place, line)) => {
-            let (metric, name, value) = (line.metric, &line.name, short(line.value.mean));
-            format!("{metric} of {name} is {value}, which misses {}", goals[*place].text)
+        Some(MissedGoal::Unmet(goal_index, line)) => {
+            let (metric, name, value) = (line.metric, &line.name, format_short(line.value.mean));
+            format!("{metric} of {name} is {value}, which misses {}", goals[*goal_index].text)
         }
         None => "every goal is kept".to_owned(),
     }
 }
 
-fn document(goals: &[PerformanceGoal], tried: &LoadTrial) -> Value {
-    let Ok((model, found)) = &tried.outcome else {
-        return json!({ "load": tried.load, "why": missed(goals, tried) });
+fn trial_json(goals: &[PerformanceGoal], trial: &LoadTrial) -> Value {
+    let Ok((model, results)) = &trial.outcome else {
+        return json!({ "load": trial.load, "why": miss_reason(goals, trial) });
     };
-    let all = result_lines(model, found);
+    let lines = result_lines(model, results);
     json!({
-        "load": tried.load,
-        "whole": OverallResults::of(model, found),
+        "load": trial.load,
+        "whole": OverallResults::of(model, results),
         "goals": goals.iter().map(|goal| json!({
             "goal": goal.text,
-            "kept": goal.metric.select(&all).iter().all(|line| goal.is_met_by(line.value.mean)),
-            "lines": goal.metric.select(&all),
+            "kept": goal.metric.select(&lines).iter().all(|line| goal.is_met_by(line.value.mean)),
+            "lines": goal.metric.select(&lines),
         })).collect::<Vec<_>>(),
-        "why": tried.failure.as_ref().map(|_| missed(goals, tried)),
+        "why": trial.failure.as_ref().map(|_| miss_reason(goals, trial)),
     })
 }
 
@@ -177,29 +180,33 @@ fn render(
     beyond: Option<&LoadTrial>,
     color: bool,
 ) -> String {
-    let mut out = format!("{load} = {}\n", short(best.load));
+    let mut out = format!("{load} = {}\n", format_short(best.load));
     out += &match beyond {
-        Some(tried) => format!("at {} {}\n\n", short(tried.load), missed(goals, tried)),
+        Some(trial) => format!("at {} {}\n\n", format_short(trial.load), miss_reason(goals, trial)),
         None => "that is the most that was tried (--to); every goal is kept\n\n".to_owned(),
     };
-    let strong = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
-    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+    let strong = |text: &str| TableCell::text(text).style(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).style(TextStyle::Strong);
     let mut rows = vec![vec![strong("GOAL"), strong("OF"), number("IS"), number("±")]];
-    if let Ok((model, found)) = &best.outcome {
-        let all = result_lines(model, found);
+    if let Ok((model, results)) = &best.outcome {
+        let lines = result_lines(model, results);
         for goal in goals {
-            for line in goal.metric.select(&all) {
+            for line in goal.metric.select(&lines) {
                 rows.push(vec![
                     TableCell::text(&goal.text),
                     TableCell::text(&line.name),
-                    TableCell::number(short(line.value.mean)),
-                    TableCell::number(short(line.value.half_width)),
+                    TableCell::number(format_short(line.value.mean)),
+                    TableCell::number(format_short(line.value.half_width)),
                 ]);
             }
         }
-        let whole = OverallResults::of(model, found);
+        let overall = OverallResults::of(model, results);
         out += &table(&rows, color);
-        out += &format!("\nresponse {}, throughput {}\n", short(whole.response), short(whole.throughput));
+        out += &format!(
+            "\nresponse {}, throughput {}\n",
+            format_short(overall.response),
+            format_short(overall.throughput)
+        );
     }
     out
 }

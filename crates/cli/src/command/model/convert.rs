@@ -23,6 +23,6 @@ pub(super) const OUTPUTS: &[OutputFormat] = &[OutputFormat::Lqnx, OutputFormat::
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let model = args.which.read(globals)?.model;
     let text = if globals.output == OutputFormat::Lqn { write::lqn(&model) } else { write::lqnx(&model) };
-    output::write_stdout(&text.map_err(|why| CliError::new(CliExitCode::Usage, why))?)?;
+    output::write_stdout(&text.map_err(|error| CliError::new(CliExitCode::Usage, error))?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,7 @@ use plimsoll_lqn::{
 };
 use serde_json::json;
 
-use super::{ModelArgs, part, print, short, simulate};
+use super::{ModelArgs, format_short, part, print, simulate};
 use crate::command::{CliError, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 
@@ -50,60 +50,60 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     let model = args.which.read(globals)?.model;
     let effort = SimulationEffort { seed: args.seed, events: UNLIMITED_EVENTS, precision: args.precision };
     let cores = cores();
-    let (runs, stuck) = simulate_on_cores(&model, &effort, args.budget);
-    let found = combine_estimates(&model, &runs);
+    let (runs, failure) = simulate_on_cores(&model, &effort, args.budget);
+    let estimate = combine_estimates(&model, &runs);
     let json = json!({
         "schema": 1,
         "seed": args.seed,
         "cores": cores,
-        "findings": found.findings,
-        "simulated": found.simulated,
-        "solved": found.solved,
-        "simulated_parts": found.simulated_parts,
-        "convergence": found.convergence,
-        "stuck": stuck.as_ref().map(ToString::to_string),
+        "findings": estimate.findings,
+        "simulated": estimate.simulated,
+        "solved": estimate.solved,
+        "simulated_parts": estimate.simulated_parts,
+        "convergence": estimate.convergence,
+        "stuck": failure.as_ref().map(ToString::to_string),
         "left_out": plimsoll_lqn::solve::ignored_parts(&model),
     });
     let origin = ResultOrigin {
         program: "plimsoll model plan",
-        is_accurate: found.convergence.converged,
-        convergence: found.convergence.residual,
-        iterations: u64::from(found.convergence.iterations),
+        is_accurate: estimate.convergence.converged,
+        convergence: estimate.convergence.residual,
+        iterations: u64::from(estimate.convergence.iterations),
     };
     print::print(
         &model,
-        &found.findings,
+        &estimate.findings,
         &origin,
         &json,
-        || sources(&found, globals.stdout_has_color()),
+        || sources_table(&estimate, globals.stdout_has_color()),
         globals,
     )?;
     let left_out = print::print_left_out(std::iter::once(&model), globals);
-    let unseen = print::print_unobserved(&found.findings, globals);
-    if !found.convergence.converged {
+    let has_unobserved = print::print_unobserved(&estimate.findings, globals);
+    if !estimate.convergence.converged {
         globals.print_always("warning: the solver did not converge; what is said is the simulation's\n");
     }
-    let events = found.simulated.as_ref().map_or(0, |simulated| simulated.events);
+    let events = estimate.simulated.as_ref().map_or(0, |simulated| simulated.events);
     globals.print_message(&format!(
         "{events} events on {} cores, and solved in {} rounds\n",
         runs.len(),
-        found.convergence.iterations
+        estimate.convergence.iterations
     ));
-    match stuck {
-        Some(why) if !found.convergence.converged => {
-            Err(CliError::failed(format_args!("this model can neither be simulated nor solved: {why}")))
+    match failure {
+        Some(error) if !estimate.convergence.converged => {
+            Err(CliError::failed(format_args!("this model can neither be simulated nor solved: {error}")))
         }
-        Some(why) => Err(CliError::failed(format_args!(
-            "it cannot be simulated to its end, and what is said is the formulas' alone: {why}"
+        Some(error) => Err(CliError::failed(format_args!(
+            "it cannot be simulated to its end, and what is said is the formulas' alone: {error}"
         ))),
         // Limits, which formulas do not have, keep other queues from growing.
-        None if found.convergence.overloaded && left_out.is_empty() => Err(CliError::failed(
+        None if estimate.convergence.overloaded && left_out.is_empty() => Err(CliError::failed(
             "more comes from outside than can be served: what waits there grows without end",
         )),
-        None if runs.is_empty() && !found.convergence.converged => {
+        None if runs.is_empty() && !estimate.convergence.converged => {
             Err(CliError::failed("this model can neither be simulated nor solved"))
         }
-        None => Ok(if unseen { ExitCode::FAILURE } else { ExitCode::SUCCESS }),
+        None => Ok(if has_unobserved { ExitCode::FAILURE } else { ExitCode::SUCCESS }),
     }
 }
 
@@ -124,37 +124,39 @@ pub(super) fn simulate_on_cores(
     effort: &SimulationEffort,
     budget: Duration,
 ) -> (Vec<ModelResults>, Option<SimulationError>) {
-    let until = Instant::now() + budget;
-    let one = |core: usize| {
+    let deadline = Instant::now() + budget;
+    let run_core = |core: usize| {
         let effort = SimulationEffort { seed: effort.seed.wrapping_add(core as u64), ..*effort };
-        simulate_while(model, &effort, &mut || Instant::now() < until)
+        simulate_while(model, &effort, &mut || Instant::now() < deadline)
     };
     let results: Vec<Result<ModelResults, SimulationError>> = thread::scope(|scope| {
-        let others: Vec<_> = (1..cores()).map(|core| scope.spawn(move || one(core))).collect();
-        let first = one(0);
+        let handles: Vec<_> = (1..cores()).map(|core| scope.spawn(move || run_core(core))).collect();
+        let first_result = run_core(0);
         // A thread that cannot be joined has no numbers.
-        std::iter::once(first).chain(others.into_iter().filter_map(|other| other.join().ok())).collect()
+        std::iter::once(first_result)
+            .chain(handles.into_iter().filter_map(|handle| handle.join().ok()))
+            .collect()
     });
-    let mut stuck = None;
+    let mut failure = None;
     let mut runs = Vec::new();
     for result in results {
         match result {
             Ok(run) => runs.push(run),
-            Err(why) => stuck = Some(why),
+            Err(error) => failure = Some(error),
         }
     }
-    if stuck.is_some() {
+    if failure.is_some() {
         // If one queue grows without end, the other runs only had not come so far.
         runs.clear();
     }
-    (runs, stuck)
+    (runs, failure)
 }
 
 /// Returns the sources of the numbers of each task.
-fn sources(plan: &CombinedEstimate, color: bool) -> String {
-    let Some(simulated) = &plan.simulated else { return String::new() };
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
-    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+fn sources_table(estimate: &CombinedEstimate, color: bool) -> String {
+    let Some(simulated) = &estimate.simulated else { return String::new() };
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).style(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("SOURCES"),
         number("SIMULATED"),
@@ -162,17 +164,23 @@ fn sources(plan: &CombinedEstimate, color: bool) -> String {
         number("DIFFERENCE"),
         number("OF THE SIMULATION"),
     ]];
-    let of = |task: &TaskResults| task.response.unwrap_or(task.throughput);
-    for ((own, other), part) in simulated.tasks.iter().zip(&plan.solved.tasks).zip(&plan.simulated_parts) {
-        let what = if own.response.is_some() { "response" } else { "throughput" };
-        let (run, solved) = (of(own), of(other));
-        let off = if run.mean > 0.0 { 100.0 * (solved.mean / run.mean - 1.0) } else { 0.0 };
+    let headline = |task: &TaskResults| task.response.unwrap_or(task.throughput);
+    for ((simulated_task, solved_task), simulated_part) in
+        simulated.tasks.iter().zip(&estimate.solved.tasks).zip(&estimate.simulated_parts)
+    {
+        let metric = if simulated_task.response.is_some() { "response" } else { "throughput" };
+        let (run_estimate, solved_estimate) = (headline(simulated_task), headline(solved_task));
+        let difference = if run_estimate.mean > 0.0 {
+            100.0 * (solved_estimate.mean / run_estimate.mean - 1.0)
+        } else {
+            0.0
+        };
         rows.push(vec![
-            TableCell::text(&format!("{} {what}", own.name)),
-            TableCell::number(simulate::format_estimate(&run)),
-            TableCell::number(short(solved.mean)),
-            TableCell::number(format!("{off:+.1} %")),
-            TableCell::number(format!("{:.0} %", 100.0 * part)),
+            TableCell::text(&format!("{} {metric}", simulated_task.name)),
+            TableCell::number(simulate::format_estimate(&run_estimate)),
+            TableCell::number(format_short(solved_estimate.mean)),
+            TableCell::number(format!("{difference:+.1} %")),
+            TableCell::number(format!("{:.0} %", 100.0 * simulated_part)),
         ]);
     }
     format!("\n{}", table(&rows, color))

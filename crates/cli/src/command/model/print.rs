@@ -4,7 +4,7 @@ use plimsoll_lqn::write::{ResultOrigin, lqxo};
 use plimsoll_lqn::{Model, ModelResults};
 use serde_json::Value;
 
-use super::{short, simulate};
+use super::{format_short, simulate};
 use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::output::{OutputFormat, write_stdout};
 
@@ -16,19 +16,20 @@ pub(super) const OUTPUTS: &[OutputFormat] =
 /// `more` after it.
 pub(super) fn print(
     model: &Model,
-    found: &ModelResults,
+    results: &ModelResults,
     origin: &ResultOrigin<'_>,
     json: &Value,
-    more: impl FnOnce() -> String,
+    extra_text: impl FnOnce() -> String,
     globals: &GlobalArgs,
 ) -> Result<(), CliError> {
     match globals.output {
-        OutputFormat::Csv => write_stdout(&simulate::csv(model, found)),
-        OutputFormat::Lqxo => {
-            write_stdout(&lqxo(model, found, origin).map_err(|why| CliError::new(CliExitCode::Usage, why))?)
-        }
-        _ => globals
-            .print_result(json, || simulate::render(model, found, globals.stdout_has_color()) + &more()),
+        OutputFormat::Csv => write_stdout(&simulate::csv(model, results)),
+        OutputFormat::Lqxo => write_stdout(
+            &lqxo(model, results, origin).map_err(|error| CliError::new(CliExitCode::Usage, error))?,
+        ),
+        _ => globals.print_result(json, || {
+            simulate::render(model, results, globals.stdout_has_color()) + &extra_text()
+        }),
     }
 }
 
@@ -37,27 +38,27 @@ pub(super) fn print_left_out<'m>(
     models: impl Iterator<Item = &'m Model>,
     globals: &GlobalArgs,
 ) -> Vec<String> {
-    let mut all = Vec::new();
-    for what in models.flat_map(plimsoll_lqn::solve::ignored_parts) {
-        if !all.contains(&what) {
+    let mut parts = Vec::new();
+    for part in models.flat_map(plimsoll_lqn::solve::ignored_parts) {
+        if !parts.contains(&part) {
             globals.print_always(&format!(
-                "warning: solved as if it were not there: {what}; `simulate` plays it\n"
+                "warning: solved as if it were not there: {part}; `simulate` plays it\n"
             ));
-            all.push(what);
+            parts.push(part);
         }
     }
-    all
+    parts
 }
 
 /// Prints the names without an observation in a simulation; returns `true` if there are any.
-pub(super) fn print_unobserved(found: &ModelResults, globals: &GlobalArgs) -> bool {
-    for name in &found.unseen {
+pub(super) fn print_unobserved(results: &ModelResults, globals: &GlobalArgs) -> bool {
+    for name in &results.unseen {
         globals.print_always(&format!(
             "warning: nothing of `{name}` came to an end in the {} of the model's time that was simulated: \
              its response time \
              is not known; give more --events, a plan a longer --budget\n",
-            short(found.time)
+            format_short(results.time)
         ));
     }
-    !found.unseen.is_empty()
+    !results.unseen.is_empty()
 }

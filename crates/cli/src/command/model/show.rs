@@ -22,11 +22,11 @@ pub(super) struct Args {
 pub(super) const OUTPUTS: &[OutputFormat] = &[OutputFormat::Table, OutputFormat::Json, OutputFormat::Svg];
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let picture = Diagram::of(&args.which.read(globals)?.model);
+    let diagram = Diagram::of(&args.which.read(globals)?.model);
     if globals.output == OutputFormat::Svg {
-        write_stdout(&picture.svg())?;
+        write_stdout(&diagram.svg())?;
     } else {
-        globals.print_result(&json!({ "schema": 1, "picture": picture }), || picture.text())?;
+        globals.print_result(&json!({ "schema": 1, "picture": diagram }), || diagram.text())?;
     }
     Ok(ExitCode::SUCCESS)
 }

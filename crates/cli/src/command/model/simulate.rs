@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::plan::cores;
 use super::print::{print, print_unobserved};
-use super::{ModelArgs, part, quoted, short};
+use super::{ModelArgs, format_short, part, quote_csv};
 use crate::command::{CliError, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 
@@ -49,18 +49,18 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     let model = args.which.read(globals)?.model;
     let effort = SimulationEffort { seed: args.seed, events: args.events, precision: args.precision };
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
-    let found =
-        simulate_on(&model, &effort, &|all| continue_replications(all, threads)).map_err(CliError::failed)?;
+    let results = simulate_on(&model, &effort, &|replications| continue_replications(replications, threads))
+        .map_err(CliError::failed)?;
     let origin = ResultOrigin {
         program: "plimsoll model simulate",
-        is_accurate: found.precise,
+        is_accurate: results.precise,
         convergence: args.precision,
-        iterations: found.batches as u64,
+        iterations: results.batches as u64,
     };
-    let json = json!({ "schema": 1, "seed": args.seed, "findings": found });
-    print(&model, &found, &origin, &json, String::new, globals)?;
-    let doubt =
-        if found.precise { "" } else { "; intervals are wider than was asked for: give more --events" };
+    let json = json!({ "schema": 1, "seed": args.seed, "findings": results });
+    print(&model, &results, &origin, &json, String::new, globals)?;
+    let precision_note =
+        if results.precise { "" } else { "; intervals are wider than was asked for: give more --events" };
     let overload = overloaded_entry(&model);
     if let Some(entry) = &overload {
         globals.print_always(&format!(
@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
              without end, and times are as long as the \
              simulation\n"
         ));
-    } else if !found.settled {
+    } else if !results.settled {
         globals.print_always(
             "warning: what it began with is not over: numbers still changed when they were first counted; \
              give more --events, \
@@ -76,27 +76,27 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
         );
     }
     globals.print_message(&format!(
-        "{} events in {} batches of {} runs, {} of the model's time after {}{doubt}\n",
-        found.events,
-        found.batches,
-        found.runs,
-        short(found.time),
-        short(found.warm_up)
+        "{} events in {} batches of {} runs, {} of the model's time after {}{precision_note}\n",
+        results.events,
+        results.batches,
+        results.runs,
+        format_short(results.time),
+        format_short(results.warm_up)
     ));
-    let unseen = print_unobserved(&found, globals);
-    Ok(if unseen || overload.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let has_unobserved = print_unobserved(&results, globals);
+    Ok(if has_unobserved || overload.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Continues each replication: any free thread of so many takes the next.
-fn continue_replications(all: &mut [Replication<'_>], threads: usize) {
-    let threads = threads.min(all.len());
-    let next = Mutex::new(all.iter_mut());
+fn continue_replications(replications: &mut [Replication<'_>], threads: usize) {
+    let threads = threads.min(replications.len());
+    let queue = Mutex::new(replications.iter_mut());
     let work = || {
         loop {
             // A thread that panicked had released it before.
-            let one = next.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-            let Some(one) = one else { return };
-            one.run_step();
+            let replication = queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+            let Some(replication) = replication else { return };
+            replication.run_step();
         }
     };
     thread::scope(|scope| {
@@ -105,18 +105,18 @@ fn continue_replications(all: &mut [Replication<'_>], threads: usize) {
     });
 }
 
-pub(super) fn render(model: &Model, found: &ModelResults, color: bool) -> String {
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
-    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
-    let many = |copies: Multiplicity| match copies {
+pub(super) fn render(model: &Model, results: &ModelResults, color: bool) -> String {
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).style(TextStyle::Strong);
+    let multiplicity_cell = |copies: Multiplicity| match copies {
         Multiplicity::Finite(count) => TableCell::number(count),
         Multiplicity::Infinite => TableCell::number("∞"),
     };
-    let quantiles = |own: Option<TimeQuantiles>| {
-        let own = own.map(|own| [own.p50, own.p95, own.p99]);
-        own.map_or_else(
+    let quantiles = |percentiles: Option<TimeQuantiles>| {
+        let values = percentiles.map(|percentiles| [percentiles.p50, percentiles.p95, percentiles.p99]);
+        values.map_or_else(
             || [(); 3].map(|()| TableCell::number("-")),
-            |own| own.map(|one| TableCell::number(short(one))),
+            |values| values.map(|value| TableCell::number(format_short(value))),
         )
     };
     let mut tasks = vec![vec![
@@ -129,15 +129,15 @@ pub(super) fn render(model: &Model, found: &ModelResults, color: bool) -> String
         number("P95"),
         number("P99"),
     ]];
-    for (task, own) in model.tasks.iter().zip(&found.tasks) {
+    for (task, result) in model.tasks.iter().zip(&results.tasks) {
         let mut row = vec![
-            TableCell::text(&own.name),
-            many(task.copies),
-            TableCell::number(format_estimate(&own.throughput)),
-            TableCell::number(format_estimate(&own.busy)),
-            TableCell::number(own.response.as_ref().map_or_else(|| "-".to_owned(), format_estimate)),
+            TableCell::text(&result.name),
+            multiplicity_cell(task.copies),
+            TableCell::number(format_estimate(&result.throughput)),
+            TableCell::number(format_estimate(&result.busy)),
+            TableCell::number(result.response.as_ref().map_or_else(|| "-".to_owned(), format_estimate)),
         ];
-        row.extend(quantiles(own.percentiles));
+        row.extend(quantiles(result.percentiles));
         tasks.push(row);
     }
     let mut entries = vec![vec![
@@ -151,46 +151,46 @@ pub(super) fn render(model: &Model, found: &ModelResults, color: bool) -> String
         number("P95"),
         number("P99"),
     ]];
-    for (entry, own) in model.entries.iter().zip(&found.entries) {
+    for (entry, result) in model.entries.iter().zip(&results.entries) {
         let task = &model.tasks[entry.task.0];
         if task.is_client() {
             continue;
         }
         let mut row = vec![
-            TableCell::text(&own.name),
+            TableCell::text(&result.name),
             TableCell::text(&task.name),
-            TableCell::number(format_estimate(&own.throughput)),
-            TableCell::number(format_estimate(&own.waiting)),
-            TableCell::number(format_estimate(&own.service)),
-            TableCell::number(own.response.as_ref().map_or_else(|| "-".to_owned(), format_estimate)),
+            TableCell::number(format_estimate(&result.throughput)),
+            TableCell::number(format_estimate(&result.waiting)),
+            TableCell::number(format_estimate(&result.service)),
+            TableCell::number(result.response.as_ref().map_or_else(|| "-".to_owned(), format_estimate)),
         ];
-        row.extend(quantiles(own.percentiles));
+        row.extend(quantiles(result.percentiles));
         entries.push(row);
     }
     let mut processors =
         vec![vec![heading("PROCESSOR"), number("CORES"), number("BUSY"), number("UTILISATION")]];
-    for (processor, own) in model.processors.iter().zip(&found.processors) {
-        let used = match processor.copies {
-            Multiplicity::Finite(cores) => format!("{:.1} %", 100.0 * own.busy.mean / f64::from(cores)),
+    for (processor, result) in model.processors.iter().zip(&results.processors) {
+        let utilization = match processor.copies {
+            Multiplicity::Finite(cores) => format!("{:.1} %", 100.0 * result.busy.mean / f64::from(cores)),
             Multiplicity::Infinite => "-".to_owned(),
         };
         processors.push(vec![
-            TableCell::text(&own.name),
-            many(processor.copies),
-            TableCell::number(format_estimate(&own.busy)),
-            TableCell::number(used),
+            TableCell::text(&result.name),
+            multiplicity_cell(processor.copies),
+            TableCell::number(format_estimate(&result.busy)),
+            TableCell::number(utilization),
         ]);
     }
-    let mut parts = vec![tasks, entries, processors];
-    parts.extend(failures(model, found));
-    parts.iter().map(|rows| table(rows, color)).collect::<Vec<_>>().join("\n")
+    let mut sections = vec![tasks, entries, processors];
+    sections.extend(failure_rows(model, results));
+    sections.iter().map(|rows| table(rows, color)).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns a table of failures, if calls can fail: the shares of requests without an answer, and the good
 /// answers.
-fn failures(model: &Model, found: &ModelResults) -> Option<Vec<Vec<TableCell>>> {
-    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
-    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+fn failure_rows(model: &Model, results: &ModelResults) -> Option<Vec<Vec<TableCell>>> {
+    let heading = |text: &str| TableCell::text(text).style(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).style(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("FAILURES OF"),
         number("OFFERED"),
@@ -199,39 +199,48 @@ fn failures(model: &Model, found: &ModelResults) -> Option<Vec<Vec<TableCell>>> 
         number("AGAIN"),
         number("GOODPUT"),
     ]];
-    let or_none = |estimate: Option<Estimate>| {
+    let estimate_cell = |estimate: Option<Estimate>| {
         TableCell::number(estimate.as_ref().map_or_else(|| "-".to_owned(), format_estimate))
     };
-    for own in found.tasks.iter().filter(|own| own.goodput.is_some()) {
-        let none = || TableCell::number("-");
-        rows.push(vec![TableCell::text(&own.name), none(), none(), none(), none(), or_none(own.goodput)]);
+    for result in results.tasks.iter().filter(|result| result.goodput.is_some()) {
+        let dash = || TableCell::number("-");
+        rows.push(vec![
+            TableCell::text(&result.name),
+            dash(),
+            dash(),
+            dash(),
+            dash(),
+            estimate_cell(result.goodput),
+        ]);
     }
-    for (entry, own) in model.entries.iter().zip(&found.entries) {
-        let Some(failures) = own.failures else { continue };
-        let (offered, parts) = (
+    for (entry, result) in model.entries.iter().zip(&results.entries) {
+        let Some(failures) = result.failures else { continue };
+        let (offered, failure_rates) = (
             failures.offered.mean,
-            [failures.refusals, failures.timeouts, failures.retries].map(|own| own.mean),
+            [failures.refusals, failures.timeouts, failures.retries].map(|estimate| estimate.mean),
         );
-        if model.tasks[entry.task.0].is_client() || parts == [0.0; 3] && own.goodput.is_none() {
+        if model.tasks[entry.task.0].is_client() || failure_rates == [0.0; 3] && result.goodput.is_none() {
             continue;
         }
-        let mut row = vec![TableCell::text(&own.name), TableCell::number(format_estimate(&failures.offered))];
-        row.extend(parts.map(|part| {
-            let part = if offered > 0.0 { 100.0 * part / offered } else { 0.0 };
-            TableCell::number(format!("{} %", short(part)))
+        let mut row =
+            vec![TableCell::text(&result.name), TableCell::number(format_estimate(&failures.offered))];
+        row.extend(failure_rates.map(|rate| {
+            let percent = if offered > 0.0 { 100.0 * rate / offered } else { 0.0 };
+            TableCell::number(format!("{} %", format_short(percent)))
         }));
-        row.push(or_none(own.goodput));
+        row.push(estimate_cell(result.goodput));
         rows.push(row);
     }
     model.has_limits().then_some(rows)
 }
 
 /// Returns one number a line: kind, name, metric, mean, half of the interval.
-pub(super) fn csv(model: &Model, found: &ModelResults) -> String {
+pub(super) fn csv(model: &Model, results: &ModelResults) -> String {
     let mut out = "kind,name,metric,mean,half_width\n".to_owned();
-    for line in result_lines(model, found) {
-        let (name, own) = (quoted(&line.name), line.value);
-        let _ = writeln!(out, "{},{name},{},{},{}", line.kind, line.metric, own.mean, own.half_width);
+    for line in result_lines(model, results) {
+        let (name, estimate) = (quote_csv(&line.name), line.value);
+        let _ =
+            writeln!(out, "{},{name},{},{},{}", line.kind, line.metric, estimate.mean, estimate.half_width);
     }
     out
 }
@@ -239,7 +248,7 @@ pub(super) fn csv(model: &Model, found: &ModelResults) -> String {
 pub(super) fn format_estimate(estimate: &Estimate) -> String {
     // A constant has an interval of rounding errors.
     if estimate.half_width <= 1e-9 * estimate.mean.abs() {
-        return short(estimate.mean);
+        return format_short(estimate.mean);
     }
-    format!("{} ± {}", short(estimate.mean), short(estimate.half_width))
+    format!("{} ± {}", format_short(estimate.mean), format_short(estimate.half_width))
 }

@@ -22,16 +22,16 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let model = args.which.read(globals)?.model;
-    let (found, convergence) = solve(&model);
+    let (results, convergence) = solve(&model);
     let left_out = solve::ignored_parts(&model);
-    let json = json!({ "schema": 1, "convergence": convergence, "findings": found, "left_out": left_out });
+    let json = json!({ "schema": 1, "convergence": convergence, "findings": results, "left_out": left_out });
     let origin = ResultOrigin {
         program: "plimsoll model solve",
         is_accurate: convergence.converged,
         convergence: convergence.residual,
         iterations: u64::from(convergence.iterations),
     };
-    print::print(&model, &found, &origin, &json, String::new, globals)?;
+    print::print(&model, &results, &origin, &json, String::new, globals)?;
     print::print_left_out(std::iter::once(&model), globals);
     if convergence.overloaded {
         globals.print_always(

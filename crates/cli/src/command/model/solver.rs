@@ -28,13 +28,13 @@ pub(super) const ALL: &[SolveMethod] = &[
         name: PLAN,
         description: "Simulated for --budget on each core and solved, each number weighed from both",
         uses_formulas: false,
-        solve: planned,
+        solve: solve_by_plan,
     },
     SolveMethod {
         name: "simulate",
         description: "Events are drawn; numbers have intervals",
         uses_formulas: false,
-        solve: |model, how| simulate(model, &how.effort(0.01, 2_000_000)),
+        solve: |model, options| simulate(model, &options.effort(0.01, 2_000_000)),
     },
     SolveMethod {
         name: "solve",
@@ -111,13 +111,15 @@ impl SolveOptions {
     }
 }
 
-fn planned(model: &Model, how: &SolveOptions) -> Result<ModelResults, SimulationError> {
-    let (runs, stuck) = simulate_on_cores(model, &how.effort(PRECISION, UNLIMITED_EVENTS), how.budget);
+fn solve_by_plan(model: &Model, options: &SolveOptions) -> Result<ModelResults, SimulationError> {
+    let (runs, failure) =
+        simulate_on_cores(model, &options.effort(PRECISION, UNLIMITED_EVENTS), options.budget);
     // A model that cannot be simulated has no better result by formulas.
-    stuck.map_or_else(|| Ok(combine_estimates(model, &runs).findings), Err)
+    failure.map_or_else(|| Ok(combine_estimates(model, &runs).findings), Err)
 }
 
 fn parser() -> impl TypedValueParser<Value = &'static SolveMethod> {
     let names = ALL.iter().map(|method| PossibleValue::new(method.name).help(method.description));
-    PossibleValuesParser::new(names).map(|name| ALL.iter().find(|own| own.name == name).unwrap_or(&ALL[0]))
+    PossibleValuesParser::new(names)
+        .map(|name| ALL.iter().find(|method| method.name == name).unwrap_or(&ALL[0]))
 }

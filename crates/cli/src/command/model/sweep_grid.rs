@@ -17,7 +17,7 @@ use super::solver::SolveOptions;
 use crate::command::GlobalArgs;
 
 /// The number of points up to which a plan simulates each: with the usual budget a second in all.
-const EACH: usize = 20;
+const MAX_PLANNED_POINTS: usize = 20;
 
 /// The findings.
 pub(super) struct GridFindings {
@@ -41,23 +41,25 @@ impl SweepGrid {
     /// Returns the course of a sweep over axes with so many values, the last of which changes first. Where
     /// values go up and down, nothing follows from neighbours: it is not `smooth`, and each point is a line
     /// of its own.
-    pub(super) fn for_axes(lengths: &[usize], smooth: bool) -> Self {
-        let long = (0..lengths.len()).max_by_key(|axis| lengths[*axis]).unwrap_or_default();
-        let after = |axis: usize| -> usize { lengths[axis + 1..].iter().product() };
-        let at = |place: usize, axis: usize| place / after(axis) % lengths[axis];
-        let all = lengths.iter().product();
-        let central = |place: &usize| {
-            (0..lengths.len()).all(|axis| axis == long || at(*place, axis) == lengths[axis] / 2)
+    pub(super) fn for_axes(lengths: &[usize], is_smooth: bool) -> Self {
+        let longest_axis = (0..lengths.len()).max_by_key(|axis| lengths[*axis]).unwrap_or_default();
+        let stride = |axis: usize| -> usize { lengths[axis + 1..].iter().product() };
+        let position = |index: usize, axis: usize| index / stride(axis) % lengths[axis];
+        let point_count = lengths.iter().product();
+        let is_central = |index: &usize| {
+            (0..lengths.len()).all(|axis| axis == longest_axis || position(*index, axis) == lengths[axis] / 2)
         };
-        let firsts = (0..all).filter(|place| at(*place, long) == 0);
-        let line = |first: usize| (0..lengths[long]).map(|number| first + number * after(long)).collect();
+        let line_starts = (0..point_count).filter(|index| position(*index, longest_axis) == 0);
+        let line = |start: usize| {
+            (0..lengths[longest_axis]).map(|step| start + step * stride(longest_axis)).collect()
+        };
         Self {
-            axis_positions: (0..all).map(|place| at(place, long)).collect(),
-            middle_line: (0..all).filter(central).collect(),
-            parallel_lines: if smooth {
-                firsts.map(line).collect()
+            axis_positions: (0..point_count).map(|index| position(index, longest_axis)).collect(),
+            middle_line: (0..point_count).filter(is_central).collect(),
+            parallel_lines: if is_smooth {
+                line_starts.map(line).collect()
             } else {
-                (0..all).map(|place| vec![place]).collect()
+                (0..point_count).map(|index| vec![index]).collect()
             },
         }
     }
@@ -66,103 +68,107 @@ impl SweepGrid {
 /// Solves these models. Without a course each is simulated, for results that only a simulation has.
 pub(super) fn solve_all(
     models: &[Model],
-    how: &SolveOptions,
-    course: Option<&SweepGrid>,
+    options: &SolveOptions,
+    grid: Option<&SweepGrid>,
     globals: &GlobalArgs,
 ) -> GridFindings {
-    let told = SolveProgress::new(models.len(), globals);
-    if !how.is_plan() {
-        let one = |model: &Model| {
-            let own = how.solve(model);
-            told.count_solved();
-            own
+    let progress = SolveProgress::new(models.len(), globals);
+    if !options.is_plan() {
+        let solve_one = |model: &Model| {
+            let result = options.solve(model);
+            progress.count_solved();
+            result
         };
-        return GridFindings { findings: on_all_cores(models, &one), anchors: Vec::new() };
+        return GridFindings { findings: on_all_cores(models, &solve_one), anchors: Vec::new() };
     }
-    let course = course.filter(|_| models.len() > EACH);
-    let (mut known, anchors) = course.and_then(|course| anchored(models, how, course)).unwrap_or_default();
-    known.resize(models.len(), None);
+    let grid = grid.filter(|_| models.len() > MAX_PLANNED_POINTS);
+    let (mut known_results, anchors) =
+        grid.and_then(|grid| solve_anchored(models, options, grid)).unwrap_or_default();
+    known_results.resize(models.len(), None);
     // A plan takes all cores by itself.
-    let of = models.iter().zip(known).map(|(model, known)| {
-        let own = known.map_or_else(|| how.solve(model), Ok);
-        told.count_solved();
-        own
+    let results = models.iter().zip(known_results).map(|(model, known_result)| {
+        let result = known_result.map_or_else(|| options.solve(model), Ok);
+        progress.count_solved();
+        result
     });
-    GridFindings { findings: of.collect(), anchors }
+    GridFindings { findings: results.collect(), anchors }
 }
 
 /// Returns the results of formulas for all points that have them, corrected by simulations in the middle of
 /// the sweep. `None` if there are no such points, or they cannot be simulated.
-fn anchored(
+fn solve_anchored(
     models: &[Model],
-    how: &SolveOptions,
-    course: &SweepGrid,
+    options: &SolveOptions,
+    grid: &SweepGrid,
 ) -> Option<(Vec<Option<ModelResults>>, Vec<usize>)> {
-    let one = |model: &&Model| {
-        let (found, convergence) = solve(model);
-        (found, is_reliable(model, &convergence))
+    let solve_one = |model: &&Model| {
+        let (results, convergence) = solve(model);
+        (results, is_reliable(model, &convergence))
     };
-    let solved = solved_lines(models.len(), &course.parallel_lines, &|places| {
-        on_all_cores(&places.iter().map(|place| &models[*place]).collect::<Vec<_>>(), &one)
+    let solutions = solved_lines(models.len(), &grid.parallel_lines, &|indices| {
+        on_all_cores(&indices.iter().map(|index| &models[*index]).collect::<Vec<_>>(), &solve_one)
     });
-    let (solved, sure): (Vec<ModelResults>, Vec<bool>) = solved.into_iter().unzip();
-    let line: Vec<usize> = course.middle_line.iter().copied().filter(|place| sure[*place]).collect();
+    let (solutions, reliable): (Vec<ModelResults>, Vec<bool>) = solutions.into_iter().unzip();
+    let line: Vec<usize> = grid.middle_line.iter().copied().filter(|index| reliable[*index]).collect();
     let first = models.get(*line.first()?)?;
-    let shape =
-        |own: &Model| [own.tasks.len(), own.entries.len(), own.processors.len(), own.activities.len()];
-    let alike = |place: &usize| shape(&models[*place]) == shape(first);
-    let line: Vec<usize> = line.into_iter().filter(alike).collect();
-    let places = anchors(&line.iter().map(|place| (&models[*place], &solved[*place])).collect::<Vec<_>>());
-    let places: Vec<usize> = places.into_iter().map(|place| line[place]).collect();
-    let runs = places.iter().map(|place| Some((*place, how.solve(&models[*place]).ok()?)));
+    let shape = |model: &Model| {
+        [model.tasks.len(), model.entries.len(), model.processors.len(), model.activities.len()]
+    };
+    let has_same_shape = |index: &usize| shape(&models[*index]) == shape(first);
+    let line: Vec<usize> = line.into_iter().filter(has_same_shape).collect();
+    let anchor_indices =
+        anchors(&line.iter().map(|index| (&models[*index], &solutions[*index])).collect::<Vec<_>>());
+    let anchor_indices: Vec<usize> = anchor_indices.into_iter().map(|position| line[position]).collect();
+    let runs = anchor_indices.iter().map(|index| Some((*index, options.solve(&models[*index]).ok()?)));
     let runs = runs.collect::<Option<Vec<_>>>()?;
     let corrected =
-        anchored_sweep(models, &solved, &course.axis_positions, &runs).into_iter().zip(sure).enumerate();
-    let known = corrected.map(|(place, (own, sure))| (sure && alike(&place)).then_some(own));
-    Some((known.collect(), places))
+        anchored_sweep(models, &solutions, &grid.axis_positions, &runs).into_iter().zip(reliable).enumerate();
+    let known_results = corrected
+        .map(|(index, (result, is_reliable))| (is_reliable && has_same_shape(&index)).then_some(result));
+    Some((known_results.collect(), anchor_indices))
 }
 
 /// Maps the models on all cores, in their order.
-fn on_all_cores<M: Sync, T: Send>(models: &[M], one: &(impl Fn(&M) -> T + Sync)) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let found: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(models.len()));
+fn on_all_cores<M: Sync, T: Send>(models: &[M], solve_one: &(impl Fn(&M) -> T + Sync)) -> Vec<T> {
+    let next_index = AtomicUsize::new(0);
+    let results: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(models.len()));
     let work = || {
         loop {
-            let place = next.fetch_add(1, Ordering::Relaxed);
-            let Some(model) = models.get(place) else { return };
-            let own = one(model);
-            if let Ok(mut found) = found.lock() {
-                found.push((place, own));
+            let index = next_index.fetch_add(1, Ordering::Relaxed);
+            let Some(model) = models.get(index) else { return };
+            let result = solve_one(model);
+            if let Ok(mut results) = results.lock() {
+                results.push((index, result));
             }
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(models.len());
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    let mut found = found.into_inner().unwrap_or_default();
-    found.sort_by_key(|(place, _)| *place);
-    found.into_iter().map(|(_, own)| own).collect()
+    let mut results = results.into_inner().unwrap_or_default();
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// A progress that prints the number of finished models every two seconds.
 struct SolveProgress<'g> {
-    all: usize,
-    done: AtomicUsize,
-    last: Mutex<Instant>,
+    total: usize,
+    solved_count: AtomicUsize,
+    last_print: Mutex<Instant>,
     globals: &'g GlobalArgs,
 }
 
 impl<'g> SolveProgress<'g> {
-    fn new(all: usize, globals: &'g GlobalArgs) -> Self {
-        Self { all, done: AtomicUsize::new(0), last: Mutex::new(Instant::now()), globals }
+    fn new(total: usize, globals: &'g GlobalArgs) -> Self {
+        Self { total, solved_count: AtomicUsize::new(0), last_print: Mutex::new(Instant::now()), globals }
     }
 
     fn count_solved(&self) {
-        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        if let Ok(mut last) = self.last.lock()
-            && last.elapsed() > Duration::from_secs(2)
+        let solved = self.solved_count.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Ok(mut last_print) = self.last_print.lock()
+            && last_print.elapsed() > Duration::from_secs(2)
         {
-            *last = Instant::now();
-            self.globals.print_message(&format!("{done} of {} points\n", self.all));
+            *last_print = Instant::now();
+            self.globals.print_message(&format!("{solved} of {} points\n", self.total));
         }
     }
 }
@@ -173,13 +179,13 @@ mod tests {
 
     #[test]
     fn a_sweep_is_corrected_along_its_longest_axis() {
-        let course = SweepGrid::for_axes(&[2, 4, 3], true);
-        assert_eq!(course.middle_line, [13, 16, 19, 22]);
-        assert_eq!(course.axis_positions[..12], [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
-        assert_eq!(course.parallel_lines.len(), 6);
-        assert_eq!(course.parallel_lines[4], course.middle_line);
-        let one = SweepGrid::for_axes(&[3], true);
-        assert_eq!((one.middle_line, one.parallel_lines), (vec![0, 1, 2], vec![vec![0, 1, 2]]));
+        let grid = SweepGrid::for_axes(&[2, 4, 3], true);
+        assert_eq!(grid.middle_line, [13, 16, 19, 22]);
+        assert_eq!(grid.axis_positions[..12], [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
+        assert_eq!(grid.parallel_lines.len(), 6);
+        assert_eq!(grid.parallel_lines[4], grid.middle_line);
+        let single = SweepGrid::for_axes(&[3], true);
+        assert_eq!((single.middle_line, single.parallel_lines), (vec![0, 1, 2], vec![vec![0, 1, 2]]));
         assert_eq!(SweepGrid::for_axes(&[2], false).parallel_lines, [[0], [1]]);
     }
 }

@@ -90,45 +90,48 @@ enum ChildrenPolicy {
 }
 
 pub(super) fn start(args: &ProcessStartArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let said = PeerClient::supervisor(at).post(&path(&args.name, "start"), &Value::Null)?;
-        let text = format!("{}: {}\n", args.name, describe_result(&said));
-        Ok(CommandOutput::from_action(said, text))
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let response =
+            PeerClient::supervisor(endpoint).post(&process_path(&args.name, "start"), &Value::Null)?;
+        let text = format!("{}: {}\n", args.name, describe_result(&response));
+        Ok(CommandOutput::from_action(response, text))
     })
 }
 
 pub(super) fn stop(args: &ProcessStopArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let supervisor = PeerClient::supervisor(at);
-        let mut said = supervisor.post(&path(&args.name, "stop"), &Value::Null)?;
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let supervisor = PeerClient::supervisor(endpoint);
+        let mut response = supervisor.post(&process_path(&args.name, "stop"), &Value::Null)?;
         if args.wait {
-            said = wait(&supervisor, &args.name, |process| process.pid.is_none())?;
+            response = wait_until(&supervisor, &args.name, |process| process.pid.is_none())?;
         }
-        let text = format!("{}: {}\n", args.name, describe_result(&said));
-        Ok(CommandOutput::from_action(said, text))
+        let text = format!("{}: {}\n", args.name, describe_result(&response));
+        Ok(CommandOutput::from_action(response, text))
     })
 }
 
 pub(super) fn restart(args: &ProcessRestartArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let supervisor = PeerClient::supervisor(at);
-        let before: ProcessStatus = supervisor.get(&format!("/v1/processes/{}", args.name))?;
-        let mut said = supervisor.post(&path(&args.name, "restart"), &Value::Null)?;
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let supervisor = PeerClient::supervisor(endpoint);
+        let previous: ProcessStatus = supervisor.get(&format!("/v1/processes/{}", args.name))?;
+        let mut response = supervisor.post(&process_path(&args.name, "restart"), &Value::Null)?;
         if args.wait {
-            said = wait(&supervisor, &args.name, |now| now.pid.is_some() && now.pid != before.pid)?;
+            response = wait_until(&supervisor, &args.name, |current| {
+                current.pid.is_some() && current.pid != previous.pid
+            })?;
         }
-        let text = format!("{}: {}\n", args.name, describe_result(&said));
-        Ok(CommandOutput::from_action(said, text))
+        let text = format!("{}: {}\n", args.name, describe_result(&response));
+        Ok(CommandOutput::from_action(response, text))
     })
 }
 
 pub(super) fn reload(args: &ProcessReloadArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let supervisor = PeerClient::supervisor(at);
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let supervisor = PeerClient::supervisor(endpoint);
         if let Some(name) = &args.name {
-            let said = supervisor.post(&path(name, "reload"), &Value::Null)?;
+            let response = supervisor.post(&process_path(name, "reload"), &Value::Null)?;
             return Ok(CommandOutput::from_action(
-                said,
+                response,
                 format!("{name}: told to read its configuration again\n"),
             ));
         }
@@ -137,29 +140,29 @@ pub(super) fn reload(args: &ProcessReloadArgs, globals: &GlobalArgs) -> Result<E
 }
 
 pub(super) fn shut_down(args: &SupervisorShutdownArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let supervisor = PeerClient::supervisor(at);
-        let word = if args.children == ChildrenPolicy::Stop { "stop" } else { "leave" };
-        let said = supervisor.post(&format!("/v1/shutdown?children={word}"), &Value::Null)?;
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let supervisor = PeerClient::supervisor(endpoint);
+        let policy = if args.children == ChildrenPolicy::Stop { "stop" } else { "leave" };
+        let response = supervisor.post(&format!("/v1/shutdown?children={policy}"), &Value::Null)?;
         while args.wait && !supervisor.is_gone() {
             sleep(POLL_INTERVAL);
         }
-        let done = if args.wait { "ended" } else { "ending" };
-        let and = if args.children == ChildrenPolicy::Stop { "" } else { "; its processes go on" };
-        Ok(CommandOutput::from_action(said, format!("{done}{and}\n")))
+        let progress = if args.wait { "ended" } else { "ending" };
+        let note = if args.children == ChildrenPolicy::Stop { "" } else { "; its processes go on" };
+        Ok(CommandOutput::from_action(response, format!("{progress}{note}\n")))
     })
 }
 
 /// Waits until a process has reached the wanted state; returns its status then. The time is bounded by its
 /// `stop_timeout`, or by its failures.
-fn wait(
+fn wait_until(
     supervisor: &PeerClient<'_>,
     name: &ConfigName,
-    enough: impl Fn(&ProcessStatus) -> bool,
+    is_done: impl Fn(&ProcessStatus) -> bool,
 ) -> Result<Value, CliError> {
     loop {
         let process: ProcessStatus = supervisor.get(&format!("/v1/processes/{name}"))?;
-        if enough(&process) {
+        if is_done(&process) {
             return Ok(serde_json::to_value(process).unwrap_or_default());
         }
         if process.state == ProcessPhase::Failed {
@@ -169,14 +172,14 @@ fn wait(
     }
 }
 
-fn path(name: &ConfigName, act: &str) -> String {
-    format!("/v1/processes/{name}/{act}")
+fn process_path(name: &ConfigName, action: &str) -> String {
+    format!("/v1/processes/{name}/{action}")
 }
 
 /// Returns the result in words.
-fn describe_result(said: &Value) -> String {
-    let state = said["state"].as_str().unwrap_or("told").replace('_', " ");
-    match said["pid"].as_u64() {
+fn describe_result(response: &Value) -> String {
+    let state = response["state"].as_str().unwrap_or("told").replace('_', " ");
+    match response["pid"].as_u64() {
         Some(pid) => format!("{}, pid {pid}", sanitize(&state)),
         None => sanitize(&state),
     }

@@ -14,7 +14,7 @@ use crate::control::format::{TableCell, TextStyle, sanitize, short_duration, tab
 use crate::control::{self, CommandOutput, PeerClient, SupervisorSelector};
 
 /// The number of lines that are shown of a process's output before it failed.
-const LINES: usize = 5;
+const MAX_OUTPUT_LINES: usize = 5;
 
 /// Show the states of the processes, as seen by the Supervisor and as reported by each; exit code 1 on a
 /// fault
@@ -28,58 +28,59 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    control::run_each(&args.at, globals, |at, _| {
-        let json: Value = PeerClient::supervisor(at).get("/v1/status")?;
-        let household = SupervisorStatus::deserialize(&json).map_err(|error| {
-            let what = format_args!("it does not answer as a Supervisor of this version does: {error}");
-            CliError::new(CliExitCode::Unreachable, what)
+    control::run_each(&args.at, globals, |endpoint, _| {
+        let json: Value = PeerClient::supervisor(endpoint).get("/v1/status")?;
+        let status = SupervisorStatus::deserialize(&json).map_err(|error| {
+            let message = format_args!("it does not answer as a Supervisor of this version does: {error}");
+            CliError::new(CliExitCode::Unreachable, message)
         })?;
-        let table = render(&household, unix_ms(), globals.stdout_has_color());
-        Ok(CommandOutput { is_ok: is_healthy(&household), ..CommandOutput::from_view(json, table) })
+        let table = render(&status, unix_ms(), globals.stdout_has_color());
+        Ok(CommandOutput { is_ok: is_healthy(&status), ..CommandOutput::from_view(json, table) })
     })
 }
 
-fn is_healthy(household: &SupervisorStatus) -> bool {
-    let well = |process: &ProcessStatus| {
-        let fails = matches!(process.state, ProcessPhase::BackingOff | ProcessPhase::Failed);
-        !fails && process.says.as_ref().is_none_or(|says| says.well)
+fn is_healthy(status: &SupervisorStatus) -> bool {
+    let is_well = |process: &ProcessStatus| {
+        let is_failing = matches!(process.state, ProcessPhase::BackingOff | ProcessPhase::Failed);
+        !is_failing && process.says.as_ref().is_none_or(|self_status| self_status.well)
     };
-    household.reload_error.is_none() && household.processes.iter().all(well)
+    status.reload_error.is_none() && status.processes.iter().all(is_well)
 }
 
-fn render(household: &SupervisorStatus, now: u64, color: bool) -> String {
+fn render(status: &SupervisorStatus, now: u64, color: bool) -> String {
     let mut out = format!(
         "plimsoll supervise {}, pid {}, up {}\n",
-        sanitize(&household.version),
-        household.pid,
-        since(household.started_unix_ms, now)
+        sanitize(&status.version),
+        status.pid,
+        format_since(status.started_unix_ms, now)
     );
     let mut banner = |text: &str| {
         out.push_str(&TextStyle::Bad.paint(&format!("‼ {}", sanitize(text)), color));
         out.push('\n');
     };
-    if let Some(why) = &household.reload_error {
-        banner(&format!("the last reload was refused and the file before it is in force: {why}"));
+    if let Some(error) = &status.reload_error {
+        banner(&format!("the last reload was refused and the file before it is in force: {error}"));
     }
-    if household.stopping {
+    if status.stopping {
         banner("ending");
     }
-    let rows: Vec<Vec<TableCell>> = household.processes.iter().map(|process| row(process, now)).collect();
+    let rows: Vec<Vec<TableCell>> =
+        status.processes.iter().map(|process| process_row(process, now)).collect();
     // The notes on a process are below its row.
-    for (line, process) in table(&rows, color).lines().zip(&household.processes) {
+    for (line, process) in table(&rows, color).lines().zip(&status.processes) {
         out.push_str(line);
         out.push('\n');
-        for (said, tone) in process_notes(process) {
-            out.push_str(&tone.paint(&format!("     {}", sanitize(&said)), color));
+        for (note, style) in process_notes(process) {
+            out.push_str(&style.paint(&format!("     {}", sanitize(&note)), color));
             out.push('\n');
         }
     }
     out
 }
 
-fn row(process: &ProcessStatus, now: u64) -> Vec<TableCell> {
-    let (glyph, word, tone) = match process.state {
-        ProcessPhase::Running if process.says.as_ref().is_some_and(|says| !says.well) => {
+fn process_row(process: &ProcessStatus, now: u64) -> Vec<TableCell> {
+    let (glyph, label, style) = match process.state {
+        ProcessPhase::Running if process.says.as_ref().is_some_and(|self_status| !self_status.well) => {
             ("✘", "running", TextStyle::Bad)
         }
         ProcessPhase::Running => ("✔", "running", TextStyle::Good),
@@ -94,13 +95,13 @@ fn row(process: &ProcessStatus, now: u64) -> Vec<TableCell> {
         restarts => pluralize(usize::try_from(restarts).unwrap_or(usize::MAX), "restart"),
     };
     vec![
-        TableCell::text(glyph).tone(tone),
-        TableCell::text(&process.name).tone(TextStyle::Strong),
+        TableCell::text(glyph).style(style),
+        TableCell::text(&process.name).style(TextStyle::Strong),
         TableCell::text(command),
-        TableCell::text(word).tone(tone),
-        TableCell::text(&since(process.since_unix_ms, now)),
+        TableCell::text(label).style(style),
+        TableCell::text(&format_since(process.since_unix_ms, now)),
         TableCell::text(&process.pid.map_or_else(String::new, |pid| format!("pid {pid}")))
-            .tone(TextStyle::Faint),
+            .style(TextStyle::Faint),
         TableCell::text(&restarts),
     ]
 }
@@ -113,25 +114,25 @@ fn process_notes(process: &ProcessStatus) -> Vec<(String, TextStyle)> {
         ProcessPhase::Stopping | ProcessPhase::Stopped => lines.push((process.why.clone(), TextStyle::Faint)),
         ProcessPhase::BackingOff | ProcessPhase::Failed => {
             lines.push((process.why.clone(), TextStyle::Plain));
-            let last = process.last_exit.iter().flat_map(|exit| &exit.lines);
-            let last: Vec<&String> = last.filter(|line| !line.trim().is_empty()).collect();
-            let shown = last[last.len().saturating_sub(LINES)..].iter();
-            lines.extend(shown.map(|line| (format!("| {line}"), TextStyle::Faint)));
+            let output_lines = process.last_exit.iter().flat_map(|exit| &exit.lines);
+            let output_lines: Vec<&String> = output_lines.filter(|line| !line.trim().is_empty()).collect();
+            let tail = output_lines[output_lines.len().saturating_sub(MAX_OUTPUT_LINES)..].iter();
+            lines.extend(tail.map(|line| (format!("| {line}"), TextStyle::Faint)));
         }
     }
-    if let Some(says) = &process.says {
-        let tone = if says.well { TextStyle::Plain } else { TextStyle::Bad };
-        lines.extend(says.lines.iter().map(|line| (line.clone(), tone)));
+    if let Some(self_status) = &process.says {
+        let style = if self_status.well { TextStyle::Plain } else { TextStyle::Bad };
+        lines.extend(self_status.lines.iter().map(|line| (line.clone(), style)));
     }
     if process.outdated {
-        let why =
+        let note =
             format!("its command in the file is another one: plimsoll supervise restart {}", process.name);
-        lines.push((why, TextStyle::Fair));
+        lines.push((note, TextStyle::Fair));
     }
     lines
 }
 
-fn since(unix_ms: u64, now: u64) -> String {
+fn format_since(unix_ms: u64, now: u64) -> String {
     short_duration(now.saturating_sub(unix_ms) as f64 / 1e3)
 }
 
@@ -167,16 +168,16 @@ mod tests {
         }
     }
 
-    fn household() -> SupervisorStatus {
-        let says = |lines: &[&str]| SelfStatus {
+    fn supervisor_status() -> SupervisorStatus {
+        let self_status = |lines: &[&str]| SelfStatus {
             well: true,
             lines: lines.iter().map(|line| (*line).to_owned()).collect(),
             facts: Value::Null,
         };
         let mut web = process("web", "up", ProcessPhase::Running, Some(4243));
-        web.says = Some(says(&["group web: 2/2 members up, adaptive", "1 listener, 12 connections"]));
+        web.says = Some(self_status(&["group web: 2/2 members up, adaptive", "1 listener, 12 connections"]));
         (web.restarts, web.outdated) = (3, true);
-        let old = process("old", "agent", ProcessPhase::Stopped, None);
+        let stopped = process("old", "agent", ProcessPhase::Stopped, None);
         SupervisorStatus {
             schema: 1,
             version: "0.1.0".into(),
@@ -184,15 +185,15 @@ mod tests {
             started_unix_ms: NOW - 90_061_000,
             stopping: false,
             reload_error: None,
-            processes: vec![web, old],
+            processes: vec![web, stopped],
         }
     }
 
     #[test]
     fn all_is_well() {
-        let household = household();
-        assert!(is_healthy(&household));
-        insta::assert_snapshot!(render(&household, NOW, false), @"
+        let status = supervisor_status();
+        assert!(is_healthy(&status));
+        insta::assert_snapshot!(render(&status, NOW, false), @"
         plimsoll supervise 0.1.0, pid 4242, up 1d 1h
         ✔  web  up     running  1m 15s  pid 4243  3 restarts
              group web: 2/2 members up, adaptive
@@ -205,16 +206,16 @@ mod tests {
 
     #[test]
     fn all_is_not_well() {
-        let mut household = household();
+        let mut status = supervisor_status();
         let mut lottery = process("lottery", "lottery", ProcessPhase::BackingOff, None);
         lottery.why = "exit code 1, 2 times in a row: started again in 1s500ms".into();
         let lines = vec![String::new(), "error: cannot listen on 10.0.0.1:7447\u{1b}[2J".into()];
         lottery.last_exit =
             Some(LastExit { ending: ExitCause::Code(1), reason: "exit code 1".into(), unix_ms: NOW, lines });
-        household.processes.push(lottery);
-        assert!(!is_healthy(&household));
-        household.reload_error = Some("supervise.toml:1:1: no".into());
-        insta::assert_snapshot!(render(&household, NOW, false), @"
+        status.processes.push(lottery);
+        assert!(!is_healthy(&status));
+        status.reload_error = Some("supervise.toml:1:1: no".into());
+        insta::assert_snapshot!(render(&status, NOW, false), @"
         plimsoll supervise 0.1.0, pid 4242, up 1d 1h
         ‼ the last reload was refused and the file before it is in force: supervise.toml:1:1: no
         ✔  web      up       running      1m 15s  pid 4243  3 restarts
@@ -227,10 +228,10 @@ mod tests {
              exit code 1, 2 times in a row: started again in 1s500ms
              | error: cannot listen on 10.0.0.1:7447�[2J
         ");
-        let mut household = self::household();
-        if let Some(says) = &mut household.processes[0].says {
-            says.well = false;
+        let mut status = supervisor_status();
+        if let Some(self_status) = &mut status.processes[0].says {
+            self_status.well = false;
         }
-        assert!(!is_healthy(&household));
+        assert!(!is_healthy(&status));
     }
 }

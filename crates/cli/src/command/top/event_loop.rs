@@ -19,73 +19,73 @@ use super::{Args, CliError, CliExitCode, GlobalArgs};
 use crate::control::ControlError;
 use crate::terminal::{CLEAR_BELOW, HIDE_CURSOR, SHOW_CURSOR, StyledLine, restore_on_panic, size};
 
-const OTHER_SCREEN: &str = "\x1b[?1049h";
-const BACK: &str = "\x1b[?1049l";
-const HOME: &str = "\x1b[H";
+const ENTER_ALTERNATE_SCREEN: &str = "\x1b[?1049h";
+const LEAVE_ALTERNATE_SCREEN: &str = "\x1b[?1049l";
+const CURSOR_HOME: &str = "\x1b[H";
 /// The code that clears to the end of the line.
-const CLEAR: &str = "\x1b[K";
+const CLEAR_LINE_END: &str = "\x1b[K";
 
 /// The number of looks that may wait, and of key presses.
 const POLL_QUEUE: usize = 1;
-const PRESSES: usize = 16;
+const KEY_QUEUE: usize = 16;
 
 /// Watches until a key or a signal ends it.
 pub(super) fn run_view(
     args: &Args,
-    eye: BalancerPoller,
-    first: PollResult,
+    poller: BalancerPoller,
+    first_poll: PollResult,
     globals: &GlobalArgs,
 ) -> Result<ExitCode, CliError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
     let terminal = RawTerminal::enter().map_err(CliError::failed)?;
     let mut view = TopView::new(&args.group, args.sort, args.interval);
-    let ended = runtime.block_on(run_loop(args, eye, first, &mut view, globals.stdout_has_color()));
+    let result = runtime.block_on(run_loop(args, poller, first_poll, &mut view, globals.stdout_has_color()));
     drop(terminal);
-    ended.map_err(CliError::failed)
+    result.map_err(CliError::failed)
 }
 
 async fn run_loop(
     args: &Args,
-    eye: BalancerPoller,
-    first: PollResult,
+    poller: BalancerPoller,
+    first_poll: PollResult,
     view: &mut TopView,
     color: bool,
 ) -> io::Result<ExitCode> {
     let mut resized = signal(SignalKind::window_change())?;
-    let mut ends =
+    let mut stop_signals =
         [signal(SignalKind::terminate())?, signal(SignalKind::hangup())?, signal(SignalKind::interrupt())?];
-    let mut looks = spawn_poller(eye, args.interval);
-    let mut presses = spawn_key_reader();
-    view.update(TopSnapshot::from_polls(&first, None), &first.events);
-    let mut before = first;
+    let mut polls = spawn_poller(poller, args.interval);
+    let mut key_presses = spawn_key_reader();
+    view.update(TopSnapshot::from_polls(&first_poll, None), &first_poll.events);
+    let mut previous = first_poll;
     // The last look that came while the picture is held.
-    let mut held: Option<PollResult> = None;
+    let mut held_poll: Option<PollResult> = None;
     loop {
         draw(view, color)?;
-        let [terminate, hang_up, interrupt] = &mut ends;
+        let [terminate, hang_up, interrupt] = &mut stop_signals;
         tokio::select! {
-            look = looks.recv() => match look {
-                Some(Ok(mut look)) if view.paused => {
-                    if let Some(earlier) = held.take() {
-                        look.events.splice(..0, earlier.events);
+            polled = polls.recv() => match polled {
+                Some(Ok(mut poll)) if view.paused => {
+                    if let Some(earlier) = held_poll.take() {
+                        poll.events.splice(..0, earlier.events);
                     }
-                    held = Some(look);
+                    held_poll = Some(poll);
                 }
-                Some(Ok(look)) => before = show(view, &before, look),
-                Some(Err(trouble)) => view.poll_error = Some(trouble.to_string()),
+                Some(Ok(poll)) => previous = update_view(view, &previous, poll),
+                Some(Err(error)) => view.poll_error = Some(error.to_string()),
                 None => return Ok(ExitCode::FAILURE),
             },
-            pressed = presses.recv() => {
-                for key in parse_keys(&pressed.unwrap_or_default()) {
+            bytes = key_presses.recv() => {
+                for key in parse_keys(&bytes.unwrap_or_default()) {
                     match key {
                         KeyPress::Quit => return Ok(ExitCode::SUCCESS),
                         KeyPress::Interrupt => return Ok(CliExitCode::Interrupted.into()),
-                        other => view.handle_key(other),
+                        key_press => view.handle_key(key_press),
                     }
                 }
-                if !view.paused && let Some(look) = held.take() {
-                    before = show(view, &before, look);
+                if !view.paused && let Some(poll) = held_poll.take() {
+                    previous = update_view(view, &previous, poll);
                 }
             },
             _ = resized.recv() => {}
@@ -96,57 +96,57 @@ async fn run_loop(
     }
 }
 
-fn show(view: &mut TopView, before: &PollResult, look: PollResult) -> PollResult {
-    view.update(TopSnapshot::from_polls(&look, Some(before)), &look.events);
-    look
+fn update_view(view: &mut TopView, previous: &PollResult, poll: PollResult) -> PollResult {
+    view.update(TopSnapshot::from_polls(&poll, Some(previous)), &poll.events);
+    poll
 }
 
 /// Starts the thread that looks, again and again.
 fn spawn_poller(
-    mut eye: BalancerPoller,
+    mut poller: BalancerPoller,
     interval: Duration,
 ) -> mpsc::Receiver<Result<PollResult, ControlError>> {
-    let (tell, looks) = mpsc::channel(POLL_QUEUE);
+    let (sender, polls) = mpsc::channel(POLL_QUEUE);
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(interval);
-            if tell.blocking_send(eye.poll()).is_err() {
+            if sender.blocking_send(poller.poll()).is_err() {
                 return;
             }
         }
     });
-    looks
+    polls
 }
 
 /// Starts the thread that reads key presses. It ends with the process.
 fn spawn_key_reader() -> mpsc::Receiver<Vec<u8>> {
-    let (tell, presses) = mpsc::channel(PRESSES);
+    let (sender, key_presses) = mpsc::channel(KEY_QUEUE);
     std::thread::spawn(move || {
         let mut bytes = [0; 64];
         loop {
             match io::stdin().read(&mut bytes) {
-                Ok(count @ 1..) if tell.blocking_send(bytes[..count].to_vec()).is_ok() => {}
+                Ok(count @ 1..) if sender.blocking_send(bytes[..count].to_vec()).is_ok() => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 _ => {
                     // The terminal has gone: that counts as q.
-                    let _ = tell.blocking_send(b"q".to_vec());
+                    let _ = sender.blocking_send(b"q".to_vec());
                     return;
                 }
             }
         }
     });
-    presses
+    key_presses
 }
 
 fn draw(view: &mut TopView, color: bool) -> io::Result<()> {
     let (width, height) = size(io::stdout());
     let lines = view.lines(width, height);
     let painted: Vec<String> =
-        lines.iter().map(|line: &StyledLine| format!("{}{CLEAR}", line.paint(color))).collect();
-    write(&format!("{HOME}{}{CLEAR_BELOW}", painted.join("\r\n")))
+        lines.iter().map(|line: &StyledLine| format!("{}{CLEAR_LINE_END}", line.paint(color))).collect();
+    write_flushed(&format!("{CURSOR_HOME}{}{CLEAR_BELOW}", painted.join("\r\n")))
 }
 
-fn write(text: &str) -> io::Result<()> {
+fn write_flushed(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
@@ -159,25 +159,25 @@ struct RawTerminal {
 
 impl RawTerminal {
     fn enter() -> io::Result<Self> {
-        let before = tcgetattr(io::stdin())?;
-        let mut raw = before.clone();
+        let original = tcgetattr(io::stdin())?;
+        let mut raw = original.clone();
         raw.make_raw();
-        let again = before.clone();
-        restore_on_panic(move || restore(&again));
+        let saved = original.clone();
+        restore_on_panic(move || restore_terminal(&saved));
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
-        write(&format!("{OTHER_SCREEN}{HIDE_CURSOR}"))?;
-        Ok(Self { original: before })
+        write_flushed(&format!("{ENTER_ALTERNATE_SCREEN}{HIDE_CURSOR}"))?;
+        Ok(Self { original })
     }
 }
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        restore(&self.original);
+        restore_terminal(&self.original);
     }
 }
 
-fn restore(before: &Termios) {
+fn restore_terminal(original: &Termios) {
     // A terminal that has gone cannot be restored.
-    let _ = write(&format!("{SHOW_CURSOR}{BACK}"));
-    let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+    let _ = write_flushed(&format!("{SHOW_CURSOR}{LEAVE_ALTERNATE_SCREEN}"));
+    let _ = tcsetattr(io::stdin(), OptionalActions::Now, original);
 }

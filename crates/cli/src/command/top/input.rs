@@ -37,10 +37,10 @@ pub(super) const KEY_HELP: [(&str, &str); 11] = [
 
 /// Returns the keys in the bytes of a terminal. Unknown ones are passed over.
 pub(super) fn parse_keys(bytes: &[u8]) -> Vec<KeyPress> {
-    let mut found = Vec::new();
+    let mut keys = Vec::new();
     let mut rest = bytes;
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
+    while let Some((&first, remaining)) = rest.split_first() {
+        rest = remaining;
         let key = match first {
             b'q' | b'Q' => KeyPress::Quit,
             0x03 => KeyPress::Interrupt,
@@ -50,12 +50,12 @@ pub(super) fn parse_keys(bytes: &[u8]) -> Vec<KeyPress> {
             b'h' | b'H' | b'?' => KeyPress::Help,
             b'k' => KeyPress::Up,
             b'j' => KeyPress::Down,
-            0x1b => match after {
-                [b'[' | b'O', end @ ..] => {
+            0x1b => match remaining {
+                [b'[' | b'O', tail @ ..] => {
                     // Parameters, then one letter or `~`.
-                    let length = end.iter().position(|byte| (0x40..=0x7e).contains(byte));
-                    let (sequence, left) = end.split_at(length.map_or(end.len(), |at| at + 1));
-                    rest = left;
+                    let length = tail.iter().position(|byte| (0x40..=0x7e).contains(byte));
+                    let (sequence, following) = tail.split_at(length.map_or(tail.len(), |index| index + 1));
+                    rest = following;
                     match sequence {
                         b"A" => KeyPress::Up,
                         b"B" => KeyPress::Down,
@@ -68,9 +68,9 @@ pub(super) fn parse_keys(bytes: &[u8]) -> Vec<KeyPress> {
             },
             _ => continue,
         };
-        found.push(key);
+        keys.push(key);
     }
-    found
+    keys
 }
 
 impl SortOrder {
@@ -87,8 +87,8 @@ impl SortOrder {
 
     /// Returns the next order.
     pub(super) fn next(self) -> Self {
-        let at = Self::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
-        Self::ALL[(at + 1) % Self::ALL.len()]
+        let index = Self::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
+        Self::ALL[(index + 1) % Self::ALL.len()]
     }
 
     /// Returns the name for people.

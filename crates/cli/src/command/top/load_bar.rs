@@ -25,7 +25,7 @@ pub(super) struct LoadBar {
     pub(super) unit: LoadUnit,
     /// The load at the end of the bar.
     #[serde(skip)]
-    most: f64,
+    maximum: f64,
     #[serde(flatten)]
     pub(super) load: MemberLoad,
 }
@@ -42,26 +42,26 @@ impl LoadBar {
             LoadScale::Load(_) => LoadUnit::Load,
             LoadScale::InFlight(_) => LoadUnit::InFlight,
         };
-        Self { unit, most: scale.maximum(), load }
+        Self { unit, maximum: scale.maximum(), load }
     }
 
     /// Returns the load in a few characters.
     pub(super) fn text(&self) -> String {
-        let Some(now) = self.load.now else { return "-".to_owned() };
+        let Some(current) = self.load.now else { return "-".to_owned() };
         match self.unit {
             LoadUnit::Capacity => {
-                format!("{:.0}% of {}/s", now * 100.0, short(self.load.capacity.unwrap_or(0.0)))
+                format!("{:.0}% of {}/s", current * 100.0, format_short(self.load.capacity.unwrap_or(0.0)))
             }
             LoadUnit::InFlight => match self.load.reject {
-                Some(limit) => format!("{now:.0} of {limit:.0}"),
-                None => format!("{now:.0}"),
+                Some(limit) => format!("{current:.0} of {limit:.0}"),
+                None => format!("{current:.0}"),
             },
-            LoadUnit::Load => short(now),
+            LoadUnit::Load => format_short(current),
         }
     }
 
     /// Returns the tone of the load.
-    pub(super) fn tone(&self) -> TextStyle {
+    pub(super) fn style(&self) -> TextStyle {
         match self.load.tone {
             member_table::Severity::Good => TextStyle::Good,
             member_table::Severity::Off => TextStyle::Faint,
@@ -72,14 +72,14 @@ impl LoadBar {
 
     /// Returns the part of its bar that is filled.
     pub(super) fn share(&self) -> f64 {
-        self.load.now.map_or(-1.0, |now| if self.most > 0.0 { now / self.most } else { 0.0 })
+        self.load.now.map_or(-1.0, |current| if self.maximum > 0.0 { current / self.maximum } else { 0.0 })
     }
 
     /// Returns the bar, in exactly so many columns.
     pub(super) fn bar(&self, columns: usize) -> String {
-        let place = |load: f64| if self.most > 0.0 { load / self.most } else { 0.0 };
+        let share_of = |load: f64| if self.maximum > 0.0 { load / self.maximum } else { 0.0 };
         let filled = bar(self.share().max(0.0), columns);
-        let mut drawn: Vec<char> = format!("{filled:columns$}").chars().collect();
+        let mut cells: Vec<char> = format!("{filled:columns$}").chars().collect();
         let marks = [
             (self.load.saturation, SATURATION_MARK),
             (self.load.reject, REJECT_MARK),
@@ -87,18 +87,18 @@ impl LoadBar {
         ];
         for (mark, glyph) in marks {
             // A mark far beyond the bar would seem to stand at its end.
-            let Some(mark) = mark.map(place).filter(|at| (0.0..=1.0).contains(at)) else { continue };
-            let at = (mark * columns as f64) as usize;
-            if let Some(place) = drawn.get_mut(at.min(columns.saturating_sub(1))) {
-                *place = glyph;
+            let Some(mark) = mark.map(share_of).filter(|share| (0.0..=1.0).contains(share)) else { continue };
+            let index = (mark * columns as f64) as usize;
+            if let Some(cell) = cells.get_mut(index.min(columns.saturating_sub(1))) {
+                *cell = glyph;
             }
         }
-        drawn.into_iter().collect()
+        cells.into_iter().collect()
     }
 }
 
 /// Returns a number with three digits.
-fn short(value: f64) -> String {
+fn format_short(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => "-".to_owned(),
         1e6.. => format!("{:.1}M", value / 1e6),
@@ -122,7 +122,7 @@ mod tests {
             capacity: Some(100.0),
             tone: member_table::Severity::Good,
         };
-        LoadBar { unit: LoadUnit::Load, most: 1.0, load }
+        LoadBar { unit: LoadUnit::Load, maximum: 1.0, load }
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(gauge(0.5).bar(20), "██████████  │   ┃  ╎");
         assert_eq!(gauge(0.7).bar(20), "████████████│█  ┃  ╎");
         assert_eq!(gauge(3.0).bar(5), "███│┃", "of marks at one place the worst is seen");
-        assert_eq!(LoadBar { most: 0.5, ..gauge(0.1) }.bar(4), "▊   ", "what is beyond it is not on it");
+        assert_eq!(LoadBar { maximum: 0.5, ..gauge(0.1) }.bar(4), "▊   ", "what is beyond it is not on it");
         assert_eq!(gauge(f64::NAN).bar(0), "");
     }
 
@@ -138,14 +138,14 @@ mod tests {
     fn a_load_is_a_few_characters() {
         assert_eq!(gauge(0.5).text(), "0.50");
         assert_eq!(LoadBar { unit: LoadUnit::Capacity, ..gauge(0.59) }.text(), "59% of 100/s");
-        let mut flight = LoadBar { unit: LoadUnit::InFlight, ..gauge(4.0) };
-        flight.load.reject = Some(9.0);
-        assert_eq!(flight.text(), "4 of 9");
-        (flight.load.reject, flight.load.now) = (None, Some(7.0));
-        assert_eq!(flight.text(), "7");
-        flight.load.now = None;
-        assert_eq!((flight.text(), flight.share()), ("-".to_owned(), -1.0));
-        let said = [0.0, 0.123, 12.34, 123.4, 12_345.0, 3e6, f64::INFINITY].map(short);
-        assert_eq!(said, ["0.00", "0.12", "12.3", "123", "12.3k", "3.0M", "-"]);
+        let mut in_flight_bar = LoadBar { unit: LoadUnit::InFlight, ..gauge(4.0) };
+        in_flight_bar.load.reject = Some(9.0);
+        assert_eq!(in_flight_bar.text(), "4 of 9");
+        (in_flight_bar.load.reject, in_flight_bar.load.now) = (None, Some(7.0));
+        assert_eq!(in_flight_bar.text(), "7");
+        in_flight_bar.load.now = None;
+        assert_eq!((in_flight_bar.text(), in_flight_bar.share()), ("-".to_owned(), -1.0));
+        let formatted = [0.0, 0.123, 12.34, 123.4, 12_345.0, 3e6, f64::INFINITY].map(format_short);
+        assert_eq!(formatted, ["0.00", "0.12", "12.3", "123", "12.3k", "3.0M", "-"]);
     }
 }

@@ -60,37 +60,37 @@ impl BalancerPoller {
         let events: Vec<EventEntry> =
             self.balancer.get(&format!("/events?follow=0&since={}", self.last_seq)).unwrap_or_default();
         self.last_seq = events.last().map_or(self.last_seq, |entry| entry.seq);
-        let asked = || status.groups.iter().take(MAX_POLLED_GROUPS);
-        let recent =
-            asked().filter_map(|group| Some((group.name.clone(), self.fetch(&group.name, "recent")?)));
+        let polled_groups = || status.groups.iter().take(MAX_POLLED_GROUPS);
+        let recent = polled_groups()
+            .filter_map(|group| Some((group.name.clone(), self.fetch(&group.name, "recent")?)));
         let recent = recent.collect();
-        let limits = asked()
+        let limits = polled_groups()
             .filter(|group| group.strategy == ADAPTIVE && group.members.len() <= MAX_EXPLAINED_MEMBERS);
-        let explained =
+        let explanations =
             limits.filter_map(|group| Some((group.name.clone(), self.fetch(&group.name, "explain")?)));
-        let explained = explained.collect();
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let explanations = explanations.collect();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(PollResult {
             at: Instant::now(),
-            unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
+            unix_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
             balancer_name: self.balancer.to_string(),
             status,
             recent,
-            explanations: explained,
+            explanations,
             events,
         })
     }
 
     /// Returns a document of a single group; `None` if it is refused, or an older balancer does not know it.
-    fn fetch<T: DeserializeOwned>(&self, group: &str, what: &str) -> Option<T> {
-        self.balancer.get(&format!("/v1/groups/{}/{what}", encoded(group))).ok()
+    fn fetch<T: DeserializeOwned>(&self, group: &str, resource: &str) -> Option<T> {
+        self.balancer.get(&format!("/v1/groups/{}/{resource}", encoded(group))).ok()
     }
 }
 
 /// Returns a name as a part of a path.
 fn encoded(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]".contains(&byte);
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]".contains(&byte);
     name.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .map(|byte| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
 }

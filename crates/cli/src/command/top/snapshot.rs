@@ -92,14 +92,14 @@ pub(super) struct MemberLine {
 
 impl TopSnapshot {
     /// Returns the snapshot; `before` is an earlier look, for rates.
-    pub(super) fn from_polls(look: &PollResult, before: Option<&PollResult>) -> Self {
-        let status = &look.status;
-        let before = before.filter(|before| before.status.pid == status.pid);
-        let past = EarlierCounts::from_polls(look, before);
-        let groups = status.groups.iter().map(|group| section(group, look, &past)).collect();
-        let up = crate::control::format::short_duration(status.uptime_seconds);
+    pub(super) fn from_polls(poll: &PollResult, previous: Option<&PollResult>) -> Self {
+        let status = &poll.status;
+        let previous = previous.filter(|previous| previous.status.pid == status.pid);
+        let earlier = EarlierCounts::from_polls(poll, previous);
+        let groups = status.groups.iter().map(|group| group_panel(group, poll, &earlier)).collect();
+        let uptime = crate::control::format::short_duration(status.uptime_seconds);
         Self {
-            title: format!("plimsoll {}, {}, up {up}", status.version, look.balancer_name),
+            title: format!("plimsoll {}, {}, up {uptime}", status.version, poll.balancer_name),
             banners: banners(status),
             groups,
         }
@@ -107,8 +107,8 @@ impl TopSnapshot {
 
     /// Removes all groups but this one.
     pub(super) fn retain_group(&mut self, group: Option<&str>) {
-        if let Some(wanted) = group {
-            self.groups.retain(|group| group.name == wanted);
+        if let Some(name) = group {
+            self.groups.retain(|group| group.name == name);
         }
     }
 }
@@ -116,21 +116,22 @@ impl TopSnapshot {
 fn banners(status: &StatusReport) -> Vec<String> {
     let mut banners = Vec::new();
     if !status.last_reload_successful {
-        let why = status.last_reload_error.as_deref().unwrap_or("it did not say why");
-        let why = why.lines().next().unwrap_or_default();
-        banners.push(format!("the last reload was refused: {why}"));
+        let reason = status.last_reload_error.as_deref().unwrap_or("it did not say why");
+        let reason = reason.lines().next().unwrap_or_default();
+        banners.push(format!("the last reload was refused: {reason}"));
     }
     if status.stopping {
         banners.push("stopping: work in flight may end, nothing new is accepted".to_owned());
     }
-    let over =
-        |one: &&plimsoll_brain::status::CertificateStatus| one.expires_seconds.is_none_or(|left| left <= 0.0);
+    let is_expired = |certificate: &&plimsoll_brain::status::CertificateStatus| {
+        certificate.expires_seconds.is_none_or(|seconds| seconds <= 0.0)
+    };
     banners.extend(
         status
             .certificates
             .iter()
-            .filter(over)
-            .map(|one| format!("no certificate for {} that counts", one.name)),
+            .filter(is_expired)
+            .map(|certificate| format!("no certificate for {} that counts", certificate.name)),
     );
     banners
 }
@@ -143,40 +144,42 @@ struct EarlierCounts<'l> {
 }
 
 impl<'l> EarlierCounts<'l> {
-    fn from_polls(look: &PollResult, before: Option<&'l PollResult>) -> Self {
-        let groups = before.into_iter().flat_map(|before| &before.status.groups);
+    fn from_polls(poll: &PollResult, previous: Option<&'l PollResult>) -> Self {
+        let groups = previous.into_iter().flat_map(|previous| &previous.status.groups);
         let members = groups
             .flat_map(|group| group.members.iter().map(|member| ((&*group.name, &*member.name), member)))
             .collect();
-        let seconds = before.map(|before| look.at.duration_since(before.at).as_secs_f64());
+        let seconds = previous.map(|previous| poll.at.duration_since(previous.at).as_secs_f64());
         Self { members, seconds: seconds.filter(|seconds| *seconds > 0.0) }
     }
 }
 
 /// The seconds over which a recent time is computed.
-const LATELY: usize = 5;
+const RECENT_SECONDS: usize = 5;
 
-fn section(group: &GroupStatus, look: &PollResult, past: &EarlierCounts<'_>) -> GroupPanel {
+fn group_panel(group: &GroupStatus, poll: &PollResult, earlier: &EarlierCounts<'_>) -> GroupPanel {
     let line = group.load_line.as_ref();
-    let recent = look.recent.get(&group.name);
+    let recent = poll.recent.get(&group.name);
     let members = recent.map_or(&[][..], |recent| &recent.members);
-    let listeners = || look.status.listeners.iter().filter(|listener| listener.group == group.name);
-    let explained = look.explanations.get(&group.name).into_iter().flat_map(|all| &all.members);
-    let known = MemberLookup {
+    let listeners = || poll.status.listeners.iter().filter(|listener| listener.group == group.name);
+    let explanations =
+        poll.explanations.get(&group.name).into_iter().flat_map(|explanation| &explanation.members);
+    let lookup = MemberLookup {
         scale: LoadScale::of(group, members),
-        recent: members.iter().map(|own| (&*own.name, own)).collect(),
-        explained: explained.map(|own| (&*own.name, own)).collect(),
+        recent: members.iter().map(|member| (&*member.name, member)).collect(),
+        explained: explanations.map(|member| (&*member.name, member)).collect(),
         bound: member_table::bound_sessions(listeners()),
         has_bindings: member_table::has_bindings(group, listeners()),
     };
-    let rows: Vec<MemberLine> = group.members.iter().map(|member| row(group, member, &known, past)).collect();
-    let measured: Option<f64> = rows.iter().map(|row| row.requests_per_second).sum();
-    let late = |of: fn(&RecentSecond) -> Option<f64>| {
+    let rows: Vec<MemberLine> =
+        group.members.iter().map(|member| member_line(group, member, &lookup, earlier)).collect();
+    let measured_rate: Option<f64> = rows.iter().map(|row| row.requests_per_second).sum();
+    let latest = |quantile: fn(&RecentSecond) -> Option<f64>| {
         let seconds = recent.map_or(&[][..], |recent| &recent.seconds);
-        seconds.iter().rev().take(LATELY).find_map(of)
+        seconds.iter().rev().take(RECENT_SECONDS).find_map(quantile)
     };
-    let time = |late: Option<f64>, all: f64| {
-        late.or_else(|| (recent.is_none() && group.latency.count > 0).then_some(all))
+    let time = |recent_value: Option<f64>, overall_value: f64| {
+        recent_value.or_else(|| (recent.is_none() && group.latency.count > 0).then_some(overall_value))
     };
     GroupPanel {
         name: group.name.clone(),
@@ -184,12 +187,12 @@ fn section(group: &GroupStatus, look: &PollResult, past: &EarlierCounts<'_>) -> 
         standing: GroupHealth::of(group, 0.0),
         verdict: group.verdict.clone(),
         strategy: group.strategy.clone(),
-        requests_per_second: measured.or_else(|| line.map(|line| line.requests_per_second)),
+        requests_per_second: measured_rate.or_else(|| line.map(|line| line.requests_per_second)),
         capacity: line.and_then(|line| line.capacity),
         range: line.and_then(|line| line.range()),
         headroom: line.and_then(|line| line.headroom),
-        p50: time(late(|second| second.p50), group.latency.p50),
-        p99: time(late(|second| second.p99), group.latency.p99),
+        p50: time(latest(|second| second.p50), group.latency.p50),
+        p99: time(latest(|second| second.p99), group.latency.p99),
         queued: group.queued,
         rejected: group.rejected.values().sum(),
         shed: group.rejected.get("shed").copied().unwrap_or(0),
@@ -207,21 +210,21 @@ struct MemberLookup<'l> {
     has_bindings: bool,
 }
 
-fn row(
+fn member_line(
     group: &GroupStatus,
     member: &MemberStatus,
-    known: &MemberLookup<'_>,
-    past: &EarlierCounts<'_>,
+    lookup: &MemberLookup<'_>,
+    earlier: &EarlierCounts<'_>,
 ) -> MemberLine {
     let name = &*member.name;
-    let recent = known.recent.get(name).copied();
-    let figures = MemberFigures::of(member, recent, known.bound.get(name).copied().unwrap_or(0));
-    let limited = member_table::with_limit(member, known.explained.get(name).copied());
+    let recent = lookup.recent.get(name).copied();
+    let figures = MemberFigures::of(member, recent, lookup.bound.get(name).copied().unwrap_or(0));
+    let limited_member = member_table::with_limit(member, lookup.explained.get(name).copied());
     // Counts without values by the second are taken between two looks.
-    let before = past.members.get(&(&*group.name, &*member.name)).filter(|_| recent.is_none());
-    let between = |now: u64, then: fn(&MemberStatus) -> u64| {
-        let (seconds, before) = past.seconds.zip(before)?;
-        Some(now.saturating_sub(then(before)) as f64 / seconds)
+    let previous = earlier.members.get(&(&*group.name, &*member.name)).filter(|_| recent.is_none());
+    let rate_since = |current: u64, count: fn(&MemberStatus) -> u64| {
+        let (seconds, previous) = earlier.seconds.zip(previous)?;
+        Some(current.saturating_sub(count(previous)) as f64 / seconds)
     };
     MemberLine {
         name: member.name.clone(),
@@ -229,16 +232,17 @@ fn row(
         slow: member.is_slow(),
         why: member.why.clone(),
         since_seconds: member.since_seconds,
-        load: LoadBar::new(MemberLoad::of(&limited, recent, known.scale), known.scale),
+        load: LoadBar::new(MemberLoad::of(&limited_member, recent, lookup.scale), lookup.scale),
         used: member.load_line.as_ref().and_then(|line| line.used),
         report_age_seconds: figures.report_age,
-        bindings: known.has_bindings.then_some(figures.bindings),
+        bindings: lookup.has_bindings.then_some(figures.bindings),
         in_flight: member.in_flight,
-        requests_per_second: between(member.requests, |before| before.requests).or(figures.rate),
+        requests_per_second: rate_since(member.requests, |previous| previous.requests).or(figures.rate),
         p50: figures.p50,
         p99: figures.p99,
         errors: figures.failures,
-        errors_per_second: between(member.failures, |before| before.failures).unwrap_or(figures.failing),
+        errors_per_second: rate_since(member.failures, |previous| previous.failures)
+            .unwrap_or(figures.failing),
         sheds: figures.moved,
         sheds_lately: figures.moved_lately,
         alert_share: figures.alert_share,
@@ -249,25 +253,25 @@ impl GroupPanel {
     /// Returns members in this order.
     pub(super) fn sorted_members(&self, sort: SortOrder) -> Vec<&MemberLine> {
         let mut rows: Vec<&MemberLine> = self.members.iter().collect();
-        let greatest = |rows: &mut Vec<&MemberLine>, by: &dyn Fn(&MemberLine) -> f64| {
-            rows.sort_by(|a, b| by(b).total_cmp(&by(a)));
+        let sort_descending = |rows: &mut Vec<&MemberLine>, key: &dyn Fn(&MemberLine) -> f64| {
+            rows.sort_by(|a, b| key(b).total_cmp(&key(a)));
         };
         match sort {
             SortOrder::Configured => {}
             SortOrder::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
-            SortOrder::State => rows.sort_by_key(|row| std::cmp::Reverse(trouble(row.state))),
-            SortOrder::Load => greatest(&mut rows, &|row| row.load.share()),
-            SortOrder::Rate => greatest(&mut rows, &|row| row.requests_per_second.unwrap_or(-1.0)),
-            SortOrder::P99 => greatest(&mut rows, &|row| row.p99.unwrap_or(-1.0)),
-            SortOrder::Errors => greatest(&mut rows, &|row| row.errors as f64),
-            SortOrder::Age => greatest(&mut rows, &|row| row.report_age_seconds.unwrap_or(-1.0)),
+            SortOrder::State => rows.sort_by_key(|row| std::cmp::Reverse(severity(row.state))),
+            SortOrder::Load => sort_descending(&mut rows, &|row| row.load.share()),
+            SortOrder::Rate => sort_descending(&mut rows, &|row| row.requests_per_second.unwrap_or(-1.0)),
+            SortOrder::P99 => sort_descending(&mut rows, &|row| row.p99.unwrap_or(-1.0)),
+            SortOrder::Errors => sort_descending(&mut rows, &|row| row.errors as f64),
+            SortOrder::Age => sort_descending(&mut rows, &|row| row.report_age_seconds.unwrap_or(-1.0)),
         }
         rows
     }
 }
 
 /// Returns the badness of a state.
-fn trouble(state: MemberState) -> u8 {
+fn severity(state: MemberState) -> u8 {
     match state {
         MemberState::Down => 6,
         MemberState::Ejected => 5,

@@ -8,29 +8,29 @@ use super::Args;
 use crate::control::{self, BalancerKind, ControlError};
 
 pub(in crate::command) fn self_status(args: &Args) -> SelfStatus {
-    ask(args).unwrap_or_else(|trouble| SelfStatus {
+    query(args).unwrap_or_else(|error| SelfStatus {
         well: false,
-        lines: vec![format!("it cannot be asked: {trouble}")],
+        lines: vec![format!("it cannot be asked: {error}")],
         facts: Value::Null,
     })
 }
 
-fn ask(args: &Args) -> Result<SelfStatus, ControlError> {
+fn query(args: &Args) -> Result<SelfStatus, ControlError> {
     let (_, status) = control::find_endpoint::<BalancerKind>(None, Some(&args.config))?.status()?;
     let mut lines: Vec<String> = Vec::new();
     for group in &status.groups {
         lines.push(format!("group {}: {}, {}", group.name, group.verdict, group.strategy));
     }
-    let open: u64 = status.listeners.iter().map(|listener| listener.connections).sum();
+    let connections: u64 = status.listeners.iter().map(|listener| listener.connections).sum();
     let listeners = pluralize(status.listeners.len(), "listener");
     lines.push(format!(
         "{listeners}, {}",
-        pluralize(usize::try_from(open).unwrap_or(usize::MAX), "connection")
+        pluralize(usize::try_from(connections).unwrap_or(usize::MAX), "connection")
     ));
     let disabled = status.listeners.iter().filter(|listener| listener.disabled);
     lines.extend(disabled.map(|listener| format!("listener {} is disabled", listener.address)));
-    if let Some(why) = &status.last_reload_error {
-        lines.push(format!("the last reload was refused: {why}"));
+    if let Some(error) = &status.last_reload_error {
+        lines.push(format!("the last reload was refused: {error}"));
     }
     let groups: Vec<Value> = status
         .groups
@@ -50,7 +50,7 @@ fn ask(args: &Args) -> Result<SelfStatus, ControlError> {
         facts: json!({
             "groups": groups,
             "listeners": status.listeners.len(),
-            "connections": open,
+            "connections": connections,
             "stopping": status.stopping,
             "last_reload_successful": status.last_reload_successful,
         }),

@@ -9,46 +9,51 @@ use plimsoll_wire::xds::FrameDecoder;
 use super::*;
 
 /// The maximum length of a message, in bytes.
-const LONGEST: usize = 1 << 16;
+const MAX_MESSAGE_LENGTH: usize = 1 << 16;
 
 /// Checks the law; panics if it is broken. Returns `true` if there are members in the end.
 pub(crate) fn check(input: &[u8]) -> bool {
-    let mut known = KeySnapshot { cluster: 7, revision: 5, values: BTreeMap::new(), is_reported: true };
-    let mut frames = FrameDecoder::new(LONGEST);
+    let mut snapshot = KeySnapshot { cluster_id: 7, revision: 5, values: BTreeMap::new(), is_reported: true };
+    let mut frames = FrameDecoder::new(MAX_MESSAGE_LENGTH);
     frames.push(input);
     while let Ok(Some(message)) = frames.next_message() {
-        let Ok(told) = WatchResponse::decode(&message[..]) else { break };
-        let (before, events) = (known.revision, told.events.clone());
-        let goes_on = !told.canceled && told.compact_revision <= 0;
-        match known.apply(told) {
-            Ok(true) => assert!(goes_on),
+        let Ok(response) = WatchResponse::decode(&message[..]) else { break };
+        let (revision_before, events) = (snapshot.revision, response.events.clone());
+        let should_apply = !response.canceled && response.compact_revision <= 0;
+        match snapshot.apply(response) {
+            Ok(true) => assert!(should_apply),
             Ok(false) => {
-                assert!(!goes_on, "read anew without a reason");
+                assert!(!should_apply, "read anew without a reason");
                 break;
             }
-            Err(failed) => {
-                assert!(!goes_on || known.values.len() > MAX_MEMBERS, "{failed}");
+            Err(error) => {
+                assert!(!should_apply || snapshot.values.len() > MAX_MEMBERS, "{error}");
                 break;
             }
         }
-        assert!(known.values.len() <= MAX_MEMBERS);
-        assert!(known.revision >= before && known.next_revision() >= known.revision, "{}", known.revision);
-        let mut decided = BTreeMap::new();
+        assert!(snapshot.values.len() <= MAX_MEMBERS);
+        assert!(
+            snapshot.revision >= revision_before && snapshot.next_revision() >= snapshot.revision,
+            "{}",
+            snapshot.revision
+        );
+        let mut final_events = BTreeMap::new();
         for event in &events {
             if let Some(kv) = &event.kv {
-                decided.insert(&kv.key, (event.kind(), &kv.value));
+                final_events.insert(&kv.key, (event.kind(), &kv.value));
             }
         }
-        for (key, (kind, value)) in decided {
+        for (key, (kind, value)) in final_events {
             let expected = (kind == EventType::Put).then_some(value);
-            assert_eq!(known.values.get(key), expected, "{}", key.escape_ascii());
-            assert!(!known.is_reported, "a change is told");
+            assert_eq!(snapshot.values.get(key), expected, "{}", key.escape_ascii());
+            assert!(!snapshot.is_reported, "a change is told");
         }
     }
-    let Ok(members) = parse_members(ListParser(read), &known.values) else { return false };
-    for (index, one) in members.iter().enumerate() {
-        let twice = members[..index].iter().any(|other| (&other.host, other.port) == (&one.host, one.port));
-        assert!(!twice, "{one:?} is there twice");
+    let Ok(members) = parse_members(ListParser(read), &snapshot.values) else { return false };
+    for (index, member) in members.iter().enumerate() {
+        let is_duplicate =
+            members[..index].iter().any(|other| (&other.host, other.port) == (&member.host, member.port));
+        assert!(!is_duplicate, "{member:?} is there twice");
     }
     !members.is_empty()
 }
@@ -72,11 +77,11 @@ fn a_list_that_grows_without_end_is_refused() {
         kind: 0,
         kv: Some(EtcdKeyValue { key: number.to_string().into(), mod_revision: 9, ..EtcdKeyValue::default() }),
     };
-    let mut known = KeySnapshot { cluster: 7, revision: 5, values: BTreeMap::new(), is_reported: true };
-    let told = |range: std::ops::Range<usize>| WatchResponse {
+    let mut snapshot = KeySnapshot { cluster_id: 7, revision: 5, values: BTreeMap::new(), is_reported: true };
+    let response = |range: std::ops::Range<usize>| WatchResponse {
         events: range.map(event).collect(),
         ..WatchResponse::default()
     };
-    assert_eq!(known.apply(told(0..MAX_MEMBERS)), Ok(true));
-    assert!(matches!(known.apply(told(MAX_MEMBERS..MAX_MEMBERS + 1)), Err(EtcdError::Rejected(..))));
+    assert_eq!(snapshot.apply(response(0..MAX_MEMBERS)), Ok(true));
+    assert!(matches!(snapshot.apply(response(MAX_MEMBERS..MAX_MEMBERS + 1)), Err(EtcdError::Rejected(..))));
 }

@@ -30,20 +30,20 @@ use crate::scaler::error_message;
 use crate::service_account::ServiceAccount;
 
 /// The label of a service's slices, with the service's name.
-const LABEL: &str = "kubernetes.io/service-name";
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// The number of slices on a page.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// The maximum length of a page, in bytes. A slice has at most a thousand endpoints, which take less than
 /// half a MiB.
-const LONGEST_PAGE: usize = 64 << 20;
+const MAX_PAGE_LENGTH: usize = 64 << 20;
 /// The maximum length of an event, in bytes: one slice.
-const LONGEST_EVENT: usize = 8 << 20;
+const MAX_EVENT_LENGTH: usize = 8 << 20;
 /// The maximum length of an error response, in bytes.
-const LONGEST_REFUSAL: usize = 64 << 10;
+const MAX_ERROR_LENGTH: usize = 64 << 10;
 /// The maximum number of slices of a service; many may hold few endpoints each.
-const MOST_SLICES: usize = 4096;
+const MAX_SLICES: usize = 4096;
 /// The server if the pod's environment does not name one.
-const SERVER: (&str, u16) = ("kubernetes.default.svc", 443);
+const DEFAULT_SERVER: (&str, u16) = ("kubernetes.default.svc", 443);
 
 /// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,9 @@ impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("the list is older than what the server remembers"),
-            Self::Unauthorized(why) | Self::Unusable(why) | Self::Other(why) => f.write_str(why),
+            Self::Unauthorized(message) | Self::Unusable(message) | Self::Other(message) => {
+                f.write_str(message)
+            }
         }
     }
 }
@@ -95,35 +97,36 @@ pub(super) struct EventStream {
 impl ApiClient {
     /// Reads files, and runs the programs of a kubeconfig; makes no request yet.
     pub(super) async fn open(source: &KubernetesSource) -> Result<Self, ApiError> {
-        let (own, runtime) = (source.clone(), Handle::current());
-        let opened = spawn_blocking(move || runtime.block_on(connect(own)));
-        let late =
+        let (source_clone, runtime) = (source.clone(), Handle::current());
+        let connecting = spawn_blocking(move || runtime.block_on(connect(source_clone)));
+        let timeout_message =
             |_| Err(format!("its credentials cannot be had within {} s", source.timeout.as_secs_f64()));
-        let opened =
-            timeout(source.timeout, async { opened.await.unwrap_or_else(|error| Err(error.to_string())) });
-        opened.await.unwrap_or_else(late).map_err(ApiError::Other)
+        let connecting = timeout(source.timeout, async {
+            connecting.await.unwrap_or_else(|error| Err(error.to_string()))
+        });
+        connecting.await.unwrap_or_else(timeout_message).map_err(ApiError::Other)
     }
 
     /// Lists the slices.
     pub(super) async fn list(&self) -> Result<SliceList, ApiError> {
-        let (mut slices, mut next) = (BTreeMap::new(), None);
-        for _ in 0..MOST_SLICES {
+        let (mut slices, mut continue_token) = (BTreeMap::new(), None);
+        for _ in 0..MAX_SLICES {
             let params = ListParams {
                 label_selector: Some(self.selector.clone()),
-                limit: Some(PAGE),
-                continue_token: next,
+                limit: Some(PAGE_SIZE),
+                continue_token,
                 ..ListParams::default()
             };
             let request = self.slices.list(&params).map_err(|error| ApiError::Other(error.to_string()))?;
             let page = timeout(self.timeout, async {
                 let response = self.send(request).await?;
-                let body = Limited::new(response.into_body(), LONGEST_PAGE).collect().await;
+                let body = Limited::new(response.into_body(), MAX_PAGE_LENGTH).collect().await;
                 body.map_err(|error| ApiError::Other(format!("the list broke off: {}", error_chain(&*error))))
             });
             let page = page.await.map_err(|_| self.timeout_error())??.to_bytes();
-            let (version, more) = add_page(&page, &mut slices)?;
-            next = more;
-            if next.is_none() {
+            let (version, next_token) = add_page(&page, &mut slices)?;
+            continue_token = next_token;
+            if continue_token.is_none() {
                 return Ok(SliceList { version, slices });
             }
         }
@@ -161,17 +164,17 @@ impl ApiClient {
         if status.is_success() {
             return Ok(response);
         }
-        let body = Limited::new(response.into_body(), LONGEST_REFUSAL).collect().await;
-        let why = error_message(status, &body.map(|body| body.to_bytes()).unwrap_or_default());
+        let body = Limited::new(response.into_body(), MAX_ERROR_LENGTH).collect().await;
+        let message = error_message(status, &body.map(|body| body.to_bytes()).unwrap_or_default());
         Err(match status {
             StatusCode::GONE => ApiError::Gone,
-            StatusCode::UNAUTHORIZED => ApiError::Unauthorized(why),
+            StatusCode::UNAUTHORIZED => ApiError::Unauthorized(message),
             // The server is overloaded or fails: the known state stays valid.
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::INTERNAL_SERVER_ERROR
             | StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE => ApiError::Other(why),
-            _ => ApiError::Unusable(why),
+            | StatusCode::SERVICE_UNAVAILABLE => ApiError::Other(message),
+            _ => ApiError::Unusable(message),
         })
     }
 
@@ -201,10 +204,10 @@ impl EventStream {
                 });
             }
             self.scanned = self.partial_line.len();
-            if self.partial_line.len() > LONGEST_EVENT {
+            if self.partial_line.len() > MAX_EVENT_LENGTH {
                 return Err(ApiError::Other(format!(
                     "an event of the watch is longer than {} MiB",
-                    LONGEST_EVENT >> 20
+                    MAX_EVENT_LENGTH >> 20
                 )));
             }
             match self.body.frame().await {
@@ -236,8 +239,8 @@ pub(super) fn add_page(
         slices.insert(name, ServiceSlice::from(slice));
     }
     check_limits(slices, slices.values().map(ServiceSlice::len).sum()).map_err(ApiError::Other)?;
-    let next = page.metadata.continue_.filter(|token| !token.is_empty());
-    Ok((page.metadata.resource_version.unwrap_or_default(), next))
+    let continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+    Ok((page.metadata.resource_version.unwrap_or_default(), continue_token))
 }
 
 /// Checks the limits on slices and endpoints.
@@ -246,8 +249,8 @@ pub(super) fn check_limits(slices: &BTreeMap<String, ServiceSlice>, endpoints: u
     if endpoints > 4 * MAX_MEMBERS {
         return Err(too_many_message(endpoints));
     }
-    match slices.len() > MOST_SLICES {
-        true => Err(format!("the service has more than {MOST_SLICES} EndpointSlices")),
+    match slices.len() > MAX_SLICES {
+        true => Err(format!("the service has more than {MAX_SLICES} EndpointSlices")),
         false => Ok(()),
     }
 }
@@ -270,7 +273,13 @@ async fn connect(source: KubernetesSource) -> Result<ApiClient, String> {
     let namespace = source.namespace.as_ref().unwrap_or(&config.default_namespace);
     let slices = kube::core::Request::new(EndpointSlice::url_path(&(), Some(namespace)));
     let client = Client::try_from(config).map_err(|error| error_chain(&error))?;
-    Ok(ApiClient { client, account, slices, selector: format!("{LABEL}={}", source.service), timeout })
+    Ok(ApiClient {
+        client,
+        account,
+        slices,
+        selector: format!("{SERVICE_LABEL}={}", source.service),
+        timeout,
+    })
 }
 
 /// Builds the configuration from the folder of a service account.
@@ -278,18 +287,21 @@ fn account_config(
     server: Option<&(String, u16)>,
     tls: bool,
     folder: &Path,
-    namespace: bool,
+    needs_namespace: bool,
 ) -> Result<Config, String> {
-    let told = || {
+    let server_from_environment = || {
         let host = std::env::var("KUBERNETES_SERVICE_HOST").ok()?;
         Some((host, std::env::var("KUBERNETES_SERVICE_PORT").ok()?.parse().ok()?))
     };
-    let (host, port) = server.cloned().or_else(told).unwrap_or_else(|| (SERVER.0.to_owned(), SERVER.1));
+    let (host, port) = server
+        .cloned()
+        .or_else(server_from_environment)
+        .unwrap_or_else(|| (DEFAULT_SERVER.0.to_owned(), DEFAULT_SERVER.1));
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     let url = format!("http{}://{host}:{port}", if tls { "s" } else { "" });
     let url: Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
     let mut config = Config::new(url);
-    if namespace {
+    if needs_namespace {
         config.default_namespace = ServiceAccount(folder).namespace()?;
     }
     if tls {
@@ -302,24 +314,25 @@ fn account_config(
 
 /// Builds the configuration from a file for `kubectl`.
 async fn kubeconfig_config(path: &Path, context: Option<&String>) -> Result<Config, String> {
-    let wrong = |error: &(dyn Error + 'static)| format!("{}: {}", path.display(), error_chain(error));
-    let file = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;
+    let kubeconfig_error =
+        |error: &(dyn Error + 'static)| format!("{}: {}", path.display(), error_chain(error));
+    let file = Kubeconfig::read_from(path).map_err(|error| kubeconfig_error(&error))?;
     let options = KubeConfigOptions { context: context.cloned(), ..KubeConfigOptions::default() };
-    Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(&error))
+    Config::from_custom_kubeconfig(file, &options).await.map_err(|error| kubeconfig_error(&error))
 }
 
 /// Formats an error with its causes on one line, without repetitions.
 fn error_chain(error: &(dyn Error + 'static)) -> String {
-    let mut words = Vec::<String>::new();
+    let mut messages = Vec::<String>::new();
     // The client's own messages are only the names of its variants.
-    let mut next = error.downcast_ref::<kube::Error>().and_then(Error::source).or(Some(error));
-    while let Some(error) = next {
-        let word = error.to_string();
+    let mut next_error = error.downcast_ref::<kube::Error>().and_then(Error::source).or(Some(error));
+    while let Some(error) = next_error {
+        let message = error.to_string();
         // Some errors include the text of their cause.
-        if !words.iter().any(|said| said.contains(&word)) {
-            words.push(word);
+        if !messages.iter().any(|earlier| earlier.contains(&message)) {
+            messages.push(message);
         }
-        next = error.source();
+        next_error = error.source();
     }
-    words.join(": ").replace('\n', " ")
+    messages.join(": ").replace('\n', " ")
 }

@@ -17,30 +17,30 @@ use crate::discover::{MAX_MEMBERS, MemberList};
 
 /// Checks the law; panics if it is broken. Returns `true` if there are members in the end.
 pub(crate) fn check(input: &[u8]) -> bool {
-    let line = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
-    let (page, events) = input.split_at(line);
+    let page_end = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
+    let (page, events) = input.split_at(page_end);
     let mut slices = BTreeMap::new();
     let Ok((version, _)) = add_page(page, &mut slices) else { return false };
-    let mut known = SliceSnapshot::new(version, slices);
-    known.is_changed = false;
+    let mut snapshot = SliceSnapshot::new(version, slices);
+    snapshot.is_changed = false;
     let mut events = EventStream::new(events.to_vec().into());
     while let Poll::Ready(Ok(Some(event))) = pin!(events.next()).poll(&mut Context::from_waker(Waker::noop()))
     {
-        let before = known.slices.clone();
-        match known.apply(event) {
+        let slices_before = snapshot.slices.clone();
+        match snapshot.apply(event) {
             Ok(()) => {}
             Err(ApiError::Gone | ApiError::Unusable(_)) => break,
-            Err(failed) => panic!("{failed}"),
+            Err(error) => panic!("{error}"),
         }
-        assert!(known.is_changed || known.slices == before, "a change is told");
+        assert!(snapshot.is_changed || snapshot.slices == slices_before, "a change is told");
     }
-    let mut any = false;
+    let mut found_any = false;
     for family in [AddressFamily::Any, AddressFamily::V4, AddressFamily::V6] {
         for port in [None, Some(ServicePort::Number(80)), Some(ServicePort::Name("http".into()))] {
-            any |= check_members(&source(family, port), &known.slices);
+            found_any |= check_members(&source(family, port), &snapshot.slices);
         }
     }
-    any
+    found_any
 }
 
 fn source(family: AddressFamily, port: Option<ServicePort>) -> KubernetesSource {
@@ -56,26 +56,29 @@ fn source(family: AddressFamily, port: Option<ServicePort>) -> KubernetesSource 
 }
 
 fn check_members(source: &KubernetesSource, slices: &BTreeMap<String, ServiceSlice>) -> bool {
-    let told = match members(source, slices) {
-        Ok(told) => told,
-        Err(why) => {
-            assert!(!why.is_empty());
+    let result = match members(source, slices) {
+        Ok(result) => result,
+        Err(error) => {
+            assert!(!error.is_empty());
             return false;
         }
     };
-    assert_eq!(members(source, slices).as_ref(), Ok(&told), "it is a function");
-    let MemberList { members: Some(all), .. } = told else { panic!("the slices say who is there") };
-    assert!(all.len() <= MAX_MEMBERS);
-    assert!(all.is_sorted_by(|one, other| one.address < other.address), "{all:?}");
-    let fits = |v4: bool| match source.family {
+    assert_eq!(members(source, slices).as_ref(), Ok(&result), "it is a function");
+    let MemberList { members: Some(members), .. } = result else { panic!("the slices say who is there") };
+    assert!(members.len() <= MAX_MEMBERS);
+    assert!(members.is_sorted_by(|one, other| one.address < other.address), "{members:?}");
+    let is_in_family = |v4: bool| match source.family {
         AddressFamily::Any => true,
         AddressFamily::V4 => v4,
         AddressFamily::V6 => !v4,
     };
-    assert!(all.iter().all(|one| one.address.port() != 0 && *one.name == one.address.to_string()), "{all:?}");
-    assert!(all.iter().all(|one| fits(one.address.is_ipv4())), "{all:?}");
-    assert!(all.is_empty() || all.iter().any(|one| !one.leaving), "nobody is left: {all:?}");
-    !all.is_empty()
+    assert!(
+        members.iter().all(|one| one.address.port() != 0 && *one.name == one.address.to_string()),
+        "{members:?}"
+    );
+    assert!(members.iter().all(|one| is_in_family(one.address.is_ipv4())), "{members:?}");
+    assert!(members.is_empty() || members.iter().any(|one| !one.leaving), "nobody is left: {members:?}");
+    !members.is_empty()
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(super) struct SliceWatcher {
     /// The time without events after which a watch is dead; longer than the window.
     silence_limit: Duration,
     api: Option<ApiClient>,
-    known: Option<SliceSnapshot>,
+    snapshot: Option<SliceSnapshot>,
     open_watch: Option<OpenWatch>,
     /// The slices of unsupported kinds that have been logged.
     logged_unsupported: BTreeSet<String>,
@@ -55,13 +55,13 @@ struct OpenWatch {
 
 impl SliceWatcher {
     pub(super) fn new(source: KubernetesSource, window: Duration, silence_limit: Duration) -> Self {
-        let (api, known, open_watch) = (None, None, None);
+        let (api, snapshot, open_watch) = (None, None, None);
         Self {
             source: Arc::new(source),
             window,
             silence_limit,
             api,
-            known,
+            snapshot,
             open_watch,
             logged_unsupported: BTreeSet::new(),
         }
@@ -70,23 +70,23 @@ impl SliceWatcher {
     /// Returns when there is something to report, or when the absence of changes is confirmed. The result is
     /// the time until the next query.
     async fn wait_for_update(&mut self) -> Result<Duration, ApiError> {
-        if self.known.as_ref().is_some_and(|known| known.is_changed) {
+        if self.snapshot.as_ref().is_some_and(|snapshot| snapshot.is_changed) {
             return Ok(Duration::ZERO);
         }
         let api = match &mut self.api {
             Some(api) => api,
-            none => none.insert(ApiClient::open(&self.source).await?),
+            empty_slot => empty_slot.insert(ApiClient::open(&self.source).await?),
         };
-        let Some(known) = &mut self.known else {
+        let Some(snapshot) = &mut self.snapshot else {
             let SliceList { version, slices } = api.list().await?;
-            self.known = Some(SliceSnapshot::new(version, slices));
+            self.snapshot = Some(SliceSnapshot::new(version, slices));
             return Ok(Duration::ZERO);
         };
-        let OpenWatch { events, since } = match &mut self.open_watch {
-            Some(watching) => watching,
-            none => {
-                let events = api.watch(&known.version, self.window).await?;
-                none.insert(OpenWatch { events, since: Instant::now() })
+        let OpenWatch { events, since: opened_at } = match &mut self.open_watch {
+            Some(open_watch) => open_watch,
+            empty_slot => {
+                let events = api.watch(&snapshot.version, self.window).await?;
+                empty_slot.insert(OpenWatch { events, since: Instant::now() })
             }
         };
         let first = timeout(self.silence_limit, events.next()).await.unwrap_or_else(|_| {
@@ -96,19 +96,19 @@ impl SliceWatcher {
             )))
         });
         let Some(mut event) = first? else {
-            let soon = since.elapsed() < MIN_WATCH_DURATION;
+            let ended_early = opened_at.elapsed() < MIN_WATCH_DURATION;
             self.open_watch = None;
-            return Ok(if soon { MIN_WATCH_DURATION } else { Duration::ZERO });
+            return Ok(if ended_early { MIN_WATCH_DURATION } else { Duration::ZERO });
         };
-        let until = Instant::now() + MAX_COALESCE_WINDOW;
+        let deadline = Instant::now() + MAX_COALESCE_WINDOW;
         loop {
-            known.apply(event)?;
-            if !known.is_changed || Instant::now() > until {
+            snapshot.apply(event)?;
+            if !snapshot.is_changed || Instant::now() > deadline {
                 return Ok(Duration::ZERO);
             }
             event = match timeout(COALESCE_WINDOW, events.next()).await {
                 Err(_) => return Ok(Duration::ZERO),
-                Ok(next) => match next? {
+                Ok(next_event) => match next_event? {
                     Some(event) => event,
                     None => {
                         self.open_watch = None;
@@ -121,12 +121,12 @@ impl SliceWatcher {
 
     /// Returns the update to report.
     fn build_update(&mut self) -> Result<MemberList, String> {
-        let Some(known) = self.known.as_mut().filter(|known| known.is_changed) else {
-            let wrong = self.known.as_ref().and_then(|known| known.problem.clone());
-            return wrong.map_or_else(|| Ok(MemberList::default()), Err);
+        let Some(snapshot) = self.snapshot.as_mut().filter(|snapshot| snapshot.is_changed) else {
+            let problem = self.snapshot.as_ref().and_then(|snapshot| snapshot.problem.clone());
+            return problem.map_or_else(|| Ok(MemberList::default()), Err);
         };
-        known.is_changed = false;
-        for (name, slice) in known.slices.iter().filter(|(_, slice)| !slice.is_usable()) {
+        snapshot.is_changed = false;
+        for (name, slice) in snapshot.slices.iter().filter(|(_, slice)| !slice.is_usable()) {
             if self.logged_unsupported.insert(name.clone()) {
                 let kind = slice.address_type();
                 tracing::warn!(
@@ -135,35 +135,35 @@ impl SliceWatcher {
                 );
             }
         }
-        self.logged_unsupported.retain(|name| known.slices.contains_key(name));
-        let told = members(&self.source, &known.slices);
-        known.problem = told.as_ref().err().cloned();
-        told
+        self.logged_unsupported.retain(|name| snapshot.slices.contains_key(name));
+        let result = members(&self.source, &snapshot.slices);
+        snapshot.problem = result.as_ref().err().cloned();
+        result
     }
 }
 
 impl MemberSource for SliceWatcher {
     fn query(&mut self) -> QueryFuture<'_> {
         Box::pin(async move {
-            let good_for = match self.wait_for_update().await {
-                Ok(wait) => wait,
-                Err(failed) => {
+            let valid_for = match self.wait_for_update().await {
+                Ok(delay) => delay,
+                Err(error) => {
                     self.open_watch = None;
-                    match &failed {
+                    match &error {
                         ApiError::Gone => {
-                            self.known = None;
+                            self.snapshot = None;
                             // Many balancers may receive this at once.
-                            let good_for = MIN_WATCH_DURATION.mul_f64(random_unit());
-                            return Ok(QueryOutcome { list: MemberList::default(), valid_for: good_for });
+                            let valid_for = MIN_WATCH_DURATION.mul_f64(random_unit());
+                            return Ok(QueryOutcome { list: MemberList::default(), valid_for });
                         }
-                        ApiError::Unauthorized(_) => (self.api, self.known) = (None, None),
-                        ApiError::Unusable(_) => self.known = None,
+                        ApiError::Unauthorized(_) => (self.api, self.snapshot) = (None, None),
+                        ApiError::Unusable(_) => self.snapshot = None,
                         ApiError::Other(_) => {}
                     }
-                    return Err(failed.to_string());
+                    return Err(error.to_string());
                 }
             };
-            Ok(QueryOutcome { list: self.build_update()?, valid_for: good_for })
+            Ok(QueryOutcome { list: self.build_update()?, valid_for })
         })
     }
 }
@@ -176,7 +176,7 @@ impl SliceSnapshot {
 
     /// Applies an event of the watch.
     pub(super) fn apply(&mut self, event: WatchEvent<EndpointSlice>) -> Result<(), ApiError> {
-        let (slice, there) = match event {
+        let (slice, is_present) = match event {
             WatchEvent::Added(slice) | WatchEvent::Modified(slice) => (slice, true),
             WatchEvent::Deleted(slice) => (slice, false),
             WatchEvent::Bookmark(bookmark) => {
@@ -200,12 +200,12 @@ impl SliceSnapshot {
         };
         self.version = version;
         // Most changes concern parts that are not used here.
-        let after = there.then(|| ServiceSlice::from(slice));
-        if self.slices.get(&name) == after.as_ref() {
+        let new_slice = is_present.then(|| ServiceSlice::from(slice));
+        if self.slices.get(&name) == new_slice.as_ref() {
             return Ok(());
         }
         self.is_changed = true;
-        match after {
+        match new_slice {
             Some(slice) => drop(self.slices.insert(name, slice)),
             None => drop(self.slices.remove(&name)),
         }

@@ -56,13 +56,13 @@ impl From<EndpointSlice> for ServiceSlice {
 }
 
 /// Converts an endpoint; `None` for one that does not serve.
-fn convert_endpoint(wire: Wire) -> Option<SliceEndpoint> {
-    let conditions = wire.conditions.unwrap_or_default();
-    let ready = conditions.ready.unwrap_or(true);
+fn convert_endpoint(endpoint: Wire) -> Option<SliceEndpoint> {
+    let conditions = endpoint.conditions.unwrap_or_default();
+    let has_ready = conditions.ready.unwrap_or(true);
     let leaving = conditions.terminating.unwrap_or(false);
-    let there = if leaving { conditions.serving.unwrap_or(ready) } else { ready };
-    let address = wire.addresses.into_iter().next().filter(|_| there)?;
-    let pod = wire.target_ref.and_then(|target| {
+    let available_ports = if leaving { conditions.serving.unwrap_or(has_ready) } else { has_ready };
+    let address = endpoint.addresses.into_iter().next().filter(|_| available_ports)?;
+    let pod = endpoint.target_ref.and_then(|target| {
         let name = target.uid.or(target.name)?;
         Some(format!("{} {name}", target.kind.unwrap_or_default()).into())
     });
@@ -94,8 +94,8 @@ impl ServiceSlice {
     }
 
     /// Returns the number of the wanted port; `None` if the slice does not have it.
-    fn port(&self, wanted: Option<&ServicePort>) -> Result<Option<u16>, String> {
-        match wanted {
+    fn port(&self, expected_port: Option<&ServicePort>) -> Result<Option<u16>, String> {
+        match expected_port {
             None => match self.ports.as_slice() {
                 [SlicePort { number: Some(number @ 1..), .. }] => Ok(Some(*number)),
                 [] | [_] => Err("its endpoints say no port: add port = 8080, or whichever it is".into()),
@@ -105,27 +105,28 @@ impl ServiceSlice {
                 )),
             },
             // A slice without ports, or with an arbitrary one, is open on every port.
-            Some(ServicePort::Number(wanted)) => {
-                let has = |port: &SlicePort| port.number.is_none_or(|number| number == *wanted);
-                let any = self.ports.is_empty() || self.ports.iter().any(has);
-                Ok(any.then_some(*wanted))
+            Some(ServicePort::Number(expected_number)) => {
+                let has_number =
+                    |port: &SlicePort| port.number.is_none_or(|number| number == *expected_number);
+                let has_any = self.ports.is_empty() || self.ports.iter().any(has_number);
+                Ok(has_any.then_some(*expected_number))
             }
-            Some(ServicePort::Name(wanted)) => {
-                let named = self.ports.iter().find(|port| port.name == *wanted);
-                Ok(named.and_then(|port| port.number).filter(|number| *number > 0))
+            Some(ServicePort::Name(name)) => {
+                let named_port = self.ports.iter().find(|port| port.name == *name);
+                Ok(named_port.and_then(|port| port.number).filter(|number| *number > 0))
             }
         }
     }
 
     /// Formats the ports as `http 8080, metrics 9090`.
     fn describe_ports(&self) -> String {
-        let word = |port: &SlicePort| match (port.name.as_str(), port.number) {
+        let describe = |port: &SlicePort| match (port.name.as_str(), port.number) {
             ("", None) => "any".to_owned(),
             ("", Some(number)) => number.to_string(),
             (name, None) => name.to_owned(),
             (name, Some(number)) => format!("{name} {number}"),
         };
-        self.ports.iter().map(word).collect::<Vec<_>>().join(", ")
+        self.ports.iter().map(describe).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -135,16 +136,19 @@ pub(super) fn members(
     source: &KubernetesSource,
     slices: &BTreeMap<String, ServiceSlice>,
 ) -> Result<MemberList, String> {
-    let wanted = |family: AddressFamily| source.family == AddressFamily::Any || source.family == family;
-    let fits = |slice: &&ServiceSlice| slice.family().is_some_and(wanted) && !slice.endpoints.is_empty();
-    let (mut places, mut without) = (BTreeMap::<SocketAddr, &SliceEndpoint>::new(), BTreeSet::new());
-    let mut found = false;
-    for (name, slice) in slices.iter().filter(|(_, slice)| fits(slice)) {
+    let is_wanted_family =
+        |family: AddressFamily| source.family == AddressFamily::Any || source.family == family;
+    let is_usable =
+        |slice: &&ServiceSlice| slice.family().is_some_and(is_wanted_family) && !slice.endpoints.is_empty();
+    let (mut endpoints_by_address, mut ports_without_match) =
+        (BTreeMap::<SocketAddr, &SliceEndpoint>::new(), BTreeSet::new());
+    let mut found_port = false;
+    for (name, slice) in slices.iter().filter(|(_, slice)| is_usable(slice)) {
         let Some(port) = slice.port(source.port.as_ref())? else {
-            without.insert(slice.describe_ports());
+            ports_without_match.insert(slice.describe_ports());
             continue;
         };
-        found = true;
+        found_port = true;
         for endpoint in &slice.endpoints {
             let ip: IpAddr = endpoint
                 .address
@@ -156,49 +160,52 @@ pub(super) fn members(
                     slice.address_type
                 ));
             }
-            let place = places.entry((ip, port).into()).or_insert(endpoint);
-            if place.leaving && !endpoint.leaving {
-                *place = endpoint;
+            let current = endpoints_by_address.entry((ip, port).into()).or_insert(endpoint);
+            if current.leaving && !endpoint.leaving {
+                *current = endpoint;
             }
         }
     }
-    if let (false, Some(port)) = (found || without.is_empty(), &source.port) {
-        let there: Vec<&str> = without.iter().map(String::as_str).collect();
+    if let (false, Some(port)) = (found_port || ports_without_match.is_empty(), &source.port) {
+        let available_ports: Vec<&str> = ports_without_match.iter().map(String::as_str).collect();
         return Err(format!(
             "its endpoints have no port {port}; they have {} (as they listen, not as the service is asked)",
-            there.join("; ")
+            available_ports.join("; ")
         ));
     }
     // A pod with addresses of both families is one member.
-    let four: BTreeSet<&Arc<str>> = places
+    let ipv4_pods: BTreeSet<&Arc<str>> = endpoints_by_address
         .iter()
-        .filter(|(place, _)| place.is_ipv4())
+        .filter(|(address, _)| address.is_ipv4())
         .filter_map(|(_, endpoint)| endpoint.pod.as_ref())
         .collect();
-    let twice = |place: &SocketAddr, endpoint: &SliceEndpoint| {
-        place.is_ipv6() && endpoint.pod.as_ref().is_some_and(|pod| four.contains(pod))
+    let is_dual_stack = |address: &SocketAddr, endpoint: &SliceEndpoint| {
+        address.is_ipv6() && endpoint.pod.as_ref().is_some_and(|pod| ipv4_pods.contains(pod))
     };
-    let once: Vec<(SocketAddr, &SliceEndpoint)> = places
+    let members_by_address: Vec<(SocketAddr, &SliceEndpoint)> = endpoints_by_address
         .iter()
-        .filter(|(place, endpoint)| !twice(place, endpoint))
-        .map(|(at, one)| (*at, *one))
+        .filter(|(address, endpoint)| !is_dual_stack(address, endpoint))
+        .map(|(address, endpoint)| (*address, *endpoint))
         .collect();
-    if once.len() > MAX_MEMBERS {
-        return Err(too_many_message(once.len()));
+    if members_by_address.len() > MAX_MEMBERS {
+        return Err(too_many_message(members_by_address.len()));
     }
-    let ready = once.iter().any(|(_, endpoint)| !endpoint.leaving);
-    let listed = |(address, endpoint): (SocketAddr, &SliceEndpoint)| DiscoveredMember {
+    let has_ready = members_by_address.iter().any(|(_, endpoint)| !endpoint.leaving);
+    let to_member = |(address, endpoint): (SocketAddr, &SliceEndpoint)| DiscoveredMember {
         name: address.to_string().into(),
         address,
         capacity: 1.0,
         limit: None,
-        leaving: ready && endpoint.leaving,
+        leaving: has_ready && endpoint.leaving,
     };
     let note = match slices.is_empty() {
         true => "the namespace has no EndpointSlice of such a service",
         false => "the service has no endpoint that is ready",
     };
-    Ok(MemberList { members: Some(once.into_iter().map(listed).collect()), note: Some(note) })
+    Ok(MemberList {
+        members: Some(members_by_address.into_iter().map(to_member).collect()),
+        note: Some(note),
+    })
 }
 
 #[cfg(test)]
@@ -220,9 +227,9 @@ mod tests {
         serde_json::from_value::<EndpointSlice>(value).unwrap().into()
     }
 
-    fn conditions(address: &str, ready: Value, serving: Value, terminating: Value) -> Value {
+    fn conditions(address: &str, has_ready: Value, serving: Value, terminating: Value) -> Value {
         json!({"addresses": [address], "nodeName": "n1", "zone": "z1",
-            "conditions": {"ready": ready, "serving": serving, "terminating": terminating}})
+            "conditions": {"ready": has_ready, "serving": serving, "terminating": terminating}})
     }
 
     fn ready(address: &str) -> Value {
@@ -243,16 +250,17 @@ mod tests {
         json!([{"name": "http", "port": 8080, "protocol": "TCP"}])
     }
 
-    fn by(source: &KubernetesSource, slices: &[ServiceSlice]) -> Result<String, String> {
+    fn member_names_of(source: &KubernetesSource, slices: &[ServiceSlice]) -> Result<String, String> {
         let slices = slices.iter().enumerate().map(|(index, slice)| (format!("web-{index}"), slice.clone()));
-        let told = members(source, &slices.collect())?;
-        let word =
-            |one: &DiscoveredMember| format!("{}{}", one.name, if one.leaving { " leaving" } else { "" });
-        Ok(told.members.unwrap().iter().map(word).collect::<Vec<_>>().join(", "))
+        let list = members(source, &slices.collect())?;
+        let describe = |member: &DiscoveredMember| {
+            format!("{}{}", member.name, if member.leaving { " leaving" } else { "" })
+        };
+        Ok(list.members.unwrap().iter().map(describe).collect::<Vec<_>>().join(", "))
     }
 
-    fn said(slices: &[ServiceSlice]) -> String {
-        by(&source(), slices).unwrap()
+    fn member_names(slices: &[ServiceSlice]) -> String {
+        member_names_of(&source(), slices).unwrap()
     }
 
     #[test]
@@ -271,94 +279,104 @@ mod tests {
             (json!({"addresses": []}), ""),
         ] {
             assert_eq!(
-                said(&[slice("IPv4", http(), std::slice::from_ref(&endpoint))]),
+                member_names(&[slice("IPv4", http(), std::slice::from_ref(&endpoint))]),
                 expected,
                 "{endpoint}"
             );
         }
-        let both = [slice("IPv4", http(), &[ending("10.0.0.2"), ready("10.0.0.1")])];
-        assert_eq!(said(&both), "10.0.0.1:8080, 10.0.0.2:8080 leaving");
+        let ready_and_ending = [slice("IPv4", http(), &[ending("10.0.0.2"), ready("10.0.0.1")])];
+        assert_eq!(member_names(&ready_and_ending), "10.0.0.1:8080, 10.0.0.2:8080 leaving");
         // They serve as members in the absence of others.
-        let last = [slice("IPv4", http(), &[ending("10.0.0.2"), ending("10.0.0.1")])];
-        assert_eq!(said(&last), "10.0.0.1:8080, 10.0.0.2:8080");
+        let all_ending = [slice("IPv4", http(), &[ending("10.0.0.2"), ending("10.0.0.1")])];
+        assert_eq!(member_names(&all_ending), "10.0.0.1:8080, 10.0.0.2:8080");
     }
 
     #[test]
     fn slices_of_one_service_are_one_list() {
-        let two = [
+        let two_slices = [
             slice("IPv4", http(), &[ready("10.0.0.3"), ending("10.0.0.2")]),
             // It moves from one slice to the other.
             slice("IPv4", http(), &[ready("10.0.0.2"), ready("10.0.0.1")]),
             // A controller creates this for a service without endpoints.
             slice("IPv4", Value::Null, &[]),
         ];
-        assert_eq!(said(&two), "10.0.0.1:8080, 10.0.0.2:8080, 10.0.0.3:8080");
+        assert_eq!(member_names(&two_slices), "10.0.0.1:8080, 10.0.0.2:8080, 10.0.0.3:8080");
         let note =
             |slices: &BTreeMap<String, ServiceSlice>| members(&source(), slices).unwrap().note.unwrap();
         assert!(note(&BTreeMap::new()).contains("no EndpointSlice"));
         let empty = [("a".to_owned(), slice("IPv4", Value::Null, &[]))];
         assert!(note(&empty.into()).contains("no endpoint that is ready"));
-        let many: Vec<Value> =
+        let many_endpoints: Vec<Value> =
             (0..=MAX_MEMBERS).map(|index| ready(&format!("10.0.{}.{}", index / 256, index % 256))).collect();
-        assert!(by(&source(), &[slice("IPv4", http(), &many)]).unwrap_err().contains("4097"));
-        let odd = by(&source(), &[slice("IPv4", http(), &[ready("web-0")])]).unwrap_err();
-        assert_eq!(odd, "EndpointSlice web-0: `web-0` is no IP address");
-        let other = by(&source(), &[slice("IPv6", http(), &[ready("10.0.0.1")])]).unwrap_err();
-        assert_eq!(other, "EndpointSlice web-0: `10.0.0.1` is no address of the type IPv6");
+        assert!(
+            member_names_of(&source(), &[slice("IPv4", http(), &many_endpoints)])
+                .unwrap_err()
+                .contains("4097")
+        );
+        let error = member_names_of(&source(), &[slice("IPv4", http(), &[ready("web-0")])]).unwrap_err();
+        assert_eq!(error, "EndpointSlice web-0: `web-0` is no IP address");
+        let error = member_names_of(&source(), &[slice("IPv6", http(), &[ready("10.0.0.1")])]).unwrap_err();
+        assert_eq!(error, "EndpointSlice web-0: `10.0.0.1` is no address of the type IPv6");
     }
 
     #[test]
     fn both_kinds_of_addresses() {
-        let dual = [
+        let dual_stack = [
             slice("IPv4", http(), &[pod("10.0.0.1", "a"), ready("10.0.0.2")]),
             slice("IPv6", http(), &[pod("fd00::1", "a"), pod("fd00::3", "c"), ready("fd00::2")]),
             slice("FQDN", http(), &[ready("web.example.org")]),
         ];
-        assert_eq!(said(&dual), "10.0.0.1:8080, 10.0.0.2:8080, [fd00::2]:8080, [fd00::3]:8080");
-        let only = |family| by(&KubernetesSource { family, ..source() }, &dual).unwrap();
-        assert_eq!(only(AddressFamily::V4), "10.0.0.1:8080, 10.0.0.2:8080");
-        assert_eq!(only(AddressFamily::V6), "[fd00::1]:8080, [fd00::2]:8080, [fd00::3]:8080");
-        assert!(dual[0].is_usable() && dual[1].is_usable() && !dual[2].is_usable());
+        assert_eq!(member_names(&dual_stack), "10.0.0.1:8080, 10.0.0.2:8080, [fd00::2]:8080, [fd00::3]:8080");
+        let in_family =
+            |family| member_names_of(&KubernetesSource { family, ..source() }, &dual_stack).unwrap();
+        assert_eq!(in_family(AddressFamily::V4), "10.0.0.1:8080, 10.0.0.2:8080");
+        assert_eq!(in_family(AddressFamily::V6), "[fd00::1]:8080, [fd00::2]:8080, [fd00::3]:8080");
+        assert!(dual_stack[0].is_usable() && dual_stack[1].is_usable() && !dual_stack[2].is_usable());
     }
 
     #[test]
     fn ports_by_name_and_by_number() {
-        let with = |port| KubernetesSource { port, ..source() };
-        let name = |name: &str| with(Some(ServicePort::Name(name.into())));
-        let number_of = |number| with(Some(ServicePort::Number(number)));
-        let several = json!([{"name": "http", "port": 8080}, {"name": "metrics", "port": 9090}]);
+        let with_port = |port| KubernetesSource { port, ..source() };
+        let with_name = |with_name: &str| with_port(Some(ServicePort::Name(with_name.into())));
+        let with_number = |number| with_port(Some(ServicePort::Number(number)));
+        let two_ports = json!([{"name": "http", "port": 8080}, {"name": "metrics", "port": 9090}]);
         // Pods of two versions: the same name with another number; and some without it.
         let slices = [
-            slice("IPv4", several.clone(), &[ready("10.0.0.1")]),
+            slice("IPv4", two_ports.clone(), &[ready("10.0.0.1")]),
             slice("IPv4", json!([{"name": "http", "port": 8081}]), &[ready("10.0.0.2")]),
             slice("IPv4", json!([{"name": "metrics", "port": 9090}]), &[ready("10.0.0.3")]),
         ];
-        assert_eq!(by(&name("http"), &slices).unwrap(), "10.0.0.1:8080, 10.0.0.2:8081");
-        assert_eq!(by(&number_of(9090), &slices).unwrap(), "10.0.0.1:9090, 10.0.0.3:9090");
+        assert_eq!(member_names_of(&with_name("http"), &slices).unwrap(), "10.0.0.1:8080, 10.0.0.2:8081");
+        assert_eq!(member_names_of(&with_number(9090), &slices).unwrap(), "10.0.0.1:9090, 10.0.0.3:9090");
         assert_eq!(
-            by(&with(None), &slices).unwrap_err(),
+            member_names_of(&with_port(None), &slices).unwrap_err(),
             "it has several ports (http 8080, metrics 9090): say which, as in port = \"http\""
         );
-        let why = by(&number_of(80), &slices[..2]).unwrap_err();
+        let error = member_names_of(&with_number(80), &slices[..2]).unwrap_err();
         assert!(
-            why.starts_with("its endpoints have no port 80; they have http 8080, metrics 9090; http 8081"),
-            "{why}"
+            error.starts_with("its endpoints have no port 80; they have http 8080, metrics 9090; http 8081"),
+            "{error}"
         );
-        assert!(by(&name("web"), &slices).unwrap_err().contains("no port web"));
+        assert!(member_names_of(&with_name("web"), &slices).unwrap_err().contains("no port web"));
         // A port without a name is the only one.
-        let bare = [slice("IPv4", json!([{"port": 8080}]), &[ready("10.0.0.1")])];
-        assert_eq!(by(&with(None), &bare).unwrap(), "10.0.0.1:8080");
+        let unnamed = [slice("IPv4", json!([{"port": 8080}]), &[ready("10.0.0.1")])];
+        assert_eq!(member_names_of(&with_port(None), &unnamed).unwrap(), "10.0.0.1:8080");
         // An invalid number stands for no port, not for any.
         for number in [0, -1, 65_536] {
-            let odd = [slice("IPv4", json!([{"name": "http", "port": number}]), &[ready("10.0.0.1")])];
-            assert!(by(&name("http"), &odd).is_err() && by(&with(None), &odd).is_err(), "{number}");
-            assert!(by(&number_of(80), &odd).is_err(), "{number}");
+            let invalid_slices =
+                [slice("IPv4", json!([{"name": "http", "port": number}]), &[ready("10.0.0.1")])];
+            assert!(
+                member_names_of(&with_name("http"), &invalid_slices).is_err()
+                    && member_names_of(&with_port(None), &invalid_slices).is_err(),
+                "{number}"
+            );
+            assert!(member_names_of(&with_number(80), &invalid_slices).is_err(), "{number}");
         }
         // No ports of its own: any port.
         for ports in [Value::Null, json!([]), json!([{"name": "any"}])] {
-            let open = [slice("IPv4", ports, &[ready("10.0.0.1")])];
-            assert_eq!(by(&number_of(70), &open).unwrap(), "10.0.0.1:70");
-            assert!(by(&with(None), &open).unwrap_err().contains("no port"));
+            let any_port = [slice("IPv4", ports, &[ready("10.0.0.1")])];
+            assert_eq!(member_names_of(&with_number(70), &any_port).unwrap(), "10.0.0.1:70");
+            assert!(member_names_of(&with_port(None), &any_port).unwrap_err().contains("no port"));
         }
     }
 }

@@ -45,18 +45,23 @@ impl HandoffMember {
             capacity: *capacity,
             limit: *limit,
             leaving: *leaving,
-            left_seconds: kept.expires_at.map(|until| until.saturating_duration_since(now).as_secs_f64()),
+            left_seconds: kept
+                .expires_at
+                .map(|expires_at| expires_at.saturating_duration_since(now).as_secs_f64()),
         }
     }
 
     /// Converts the member; `None` if it is invalid.
     fn into_kept(self, now: Instant) -> Option<KeptMember> {
         let Self { name, address, capacity, limit, leaving, left_seconds } = self;
-        let usable = capacity.is_finite() && capacity > 0.0 && address.port() != 0 && !name.is_empty();
-        let left = left_seconds.map(|left| Duration::try_from_secs_f64(left).unwrap_or_default());
+        let is_valid = capacity.is_finite() && capacity > 0.0 && address.port() != 0 && !name.is_empty();
+        let remaining = left_seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
         let member = DiscoveredMember { name: name.into(), address, capacity, limit, leaving };
         // A time beyond the clock's range counts as unlimited, as for a listed member.
-        usable.then(|| KeptMember { member, expires_at: left.and_then(|left| now.checked_add(left)) })
+        is_valid.then(|| KeptMember {
+            member,
+            expires_at: remaining.and_then(|remaining| now.checked_add(remaining)),
+        })
     }
 }
 
@@ -72,25 +77,27 @@ impl MemberSet {
     pub fn handoff(&self, now: Instant) -> Vec<SourceHandoff> {
         let current = self.entries.iter().filter(|entry| entry.removed_at.is_none());
         let current = current.filter(|entry| entry.source.kind.needs_handoff() && !entry.members.is_empty());
-        let last = current.map(|entry| SourceHandoff {
+        let handoffs = current.map(|entry| SourceHandoff {
             kind: entry.source.kind.name().to_owned(),
             what: entry.source.kind.target(),
             members: entry.members.iter().map(|kept| HandoffMember::from_kept(kept, now)).collect(),
         });
-        last.collect()
+        handoffs.collect()
     }
 
     /// Applies the members from another process to the same sources. Sources that have already responded keep
     /// their own.
-    pub fn restore(&mut self, mut lasts: Vec<SourceHandoff>, now: Instant) {
-        let unheard =
+    pub fn restore(&mut self, mut handoffs: Vec<SourceHandoff>, now: Instant) {
+        let unanswered =
             self.entries.iter_mut().filter(|entry| entry.last_list_at.is_none() && entry.members.is_empty());
-        for entry in unheard.filter(|entry| entry.removed_at.is_none() && entry.source.kind.needs_handoff()) {
+        for entry in
+            unanswered.filter(|entry| entry.removed_at.is_none() && entry.source.kind.needs_handoff())
+        {
             let (kind, what) = (entry.source.kind.name(), entry.source.kind.target());
-            let same = |last: &SourceHandoff| last.kind == kind && last.what == what;
+            let matches_source = |handoff: &SourceHandoff| handoff.kind == kind && handoff.what == what;
             // Sources with equal names receive their own members, in order.
-            let Some(place) = lasts.iter().position(same) else { continue };
-            let members = lasts.remove(place).members.into_iter().take(2 * MAX_MEMBERS);
+            let Some(index) = handoffs.iter().position(matches_source) else { continue };
+            let members = handoffs.remove(index).members.into_iter().take(2 * MAX_MEMBERS);
             entry.members = members.filter_map(|member| member.into_kept(now)).collect();
         }
     }

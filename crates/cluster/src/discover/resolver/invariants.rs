@@ -12,97 +12,102 @@ use crate::discover::srv::{additional_addresses, lowest_priority, members};
 use crate::discover::{DiscoveredMember, MAX_MEMBERS};
 
 /// The maximum number of messages to check.
-const MESSAGES: usize = 4;
+const MAX_MESSAGES: usize = 4;
 
 /// Checks the law; panics if it is broken. Returns `true` if the result has the address of a member, or of a
 /// service's server.
 pub(crate) fn check(input: &[u8]) -> bool {
-    let (mut found, mut rest) = (false, input);
-    let mut asked: [Option<DnsReply>; 2] = [None, None];
+    let (mut found_any, mut rest) = (false, input);
+    let mut replies: [Option<DnsReply>; 2] = [None, None];
     let mut services = Vec::new();
-    for _ in 0..MESSAGES {
-        let Some((length, after)) = rest.split_first_chunk::<2>() else { break };
-        let (bytes, after) = after.split_at(after.len().min(u16::from_be_bytes(*length).into()));
-        rest = after;
+    for _ in 0..MAX_MESSAGES {
+        let Some((length, tail)) = rest.split_first_chunk::<2>() else { break };
+        let (bytes, tail) = tail.split_at(tail.len().min(u16::from_be_bytes(*length).into()));
+        rest = tail;
         let Ok(message) = Message::from_vec(bytes) else { continue };
-        for (place, kind) in [RecordType::A, RecordType::AAAA].into_iter().enumerate() {
-            asked[place] = parse_reply(&message, "web.example.", kind).or_else(|| asked[place].take());
+        for (index, record_type) in [RecordType::A, RecordType::AAAA].into_iter().enumerate() {
+            replies[index] =
+                parse_reply(&message, "web.example.", record_type).or_else(|| replies[index].take());
         }
         services.extend(parse_reply(&message, "_http._tcp.example.", RecordType::SRV));
     }
     let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
-    let [four, six] = asked.clone();
-    if let Ok(addresses) = merge_families([Ok(four), Ok(six)], &mut KnownAddresses::default()) {
+    let [ipv4_reply, ipv6_reply] = replies.clone();
+    if let Ok(addresses) = merge_families([Ok(ipv4_reply), Ok(ipv6_reply)], &mut KnownAddresses::default()) {
         assert!((min..=max).contains(&addresses.valid_for(min, max)));
-        let all = &addresses.addresses;
-        assert!(all.is_sorted_by(|one, other| one < other), "{all:?}");
-        assert!(all.iter().all(|ip| !ip.is_unspecified() && !ip.is_multicast()), "{all:?}");
-        found |= !all.is_empty();
+        let ip_addresses = &addresses.addresses;
+        assert!(ip_addresses.is_sorted_by(|one, other| one < other), "{ip_addresses:?}");
+        assert!(ip_addresses.iter().all(|ip| !ip.is_unspecified() && !ip.is_multicast()), "{ip_addresses:?}");
+        found_any |= !ip_addresses.is_empty();
     }
     for service in services {
         let servers = lowest_priority(&service.data);
         assert!(servers.iter().all(|server| server.port != 0 && !server.target.is_root()));
         assert!(servers.iter().all(|server| server.priority == servers[0].priority));
         let mut ttl = service.ttl;
-        let mut known = additional_addresses(&service.additional, AddressFamily::Any, &mut ttl);
+        let mut addresses_by_name = additional_addresses(&service.additional, AddressFamily::Any, &mut ttl);
         assert!(ttl <= service.ttl);
         // The addresses of each target in the other responses.
-        let more: Vec<IpAddr> = asked
+        let known_addresses: Vec<IpAddr> = replies
             .iter()
             .flatten()
             .flat_map(|reply| &reply.data)
             .filter_map(crate::discover::dns::record_address)
             .collect();
         for server in &servers {
-            known.entry(server.target.to_lowercase()).or_insert_with(|| more.clone());
+            addresses_by_name.entry(server.target.to_lowercase()).or_insert_with(|| known_addresses.clone());
         }
-        found |= check_members(&servers, &known);
+        found_any |= check_members(&servers, &addresses_by_name);
     }
-    found
+    found_any
 }
 
 /// Parses a response to a query with its ID.
-fn parse_reply(message: &Message, name: &str, kind: RecordType) -> Option<DnsReply> {
+fn parse_reply(message: &Message, name: &str, record_type: RecordType) -> Option<DnsReply> {
     let name = Name::from_ascii(name).expect("a name");
-    let question = DnsQuery { id: message.metadata.id, name: name.clone(), kind };
-    let late = DnsQuery { id: message.metadata.id ^ 1, name, kind };
-    assert!(!late.is_answered_by(message), "the number of another question");
-    if !question.is_answered_by(message) {
+    let query = DnsQuery { id: message.metadata.id, name: name.clone(), kind: record_type };
+    let other_query = DnsQuery { id: message.metadata.id ^ 1, name, kind: record_type };
+    assert!(!other_query.is_answered_by(message), "the number of another question");
+    if !query.is_answered_by(message) {
         return None;
     }
     assert_eq!(message.metadata.message_type, MessageType::Response);
-    match question.parse(message) {
+    match query.parse(message) {
         Ok(ParsedReply::Reply(reply)) => {
-            assert!(reply.data.iter().all(|data| data.record_type() == kind), "{:?}", reply.data);
+            assert!(reply.data.iter().all(|data| data.record_type() == record_type), "{:?}", reply.data);
             assert!(reply.data.len() <= message.answers.len());
             assert!(!reply.name_missing || reply.data.is_empty(), "a name that is not there has no record");
             Some(reply)
         }
         Ok(ParsedReply::Alias(other, _)) => {
-            assert!(!other.eq_ignore_root(&question.name), "an alias of itself leads nowhere");
+            assert!(!other.eq_ignore_root(&query.name), "an alias of itself leads nowhere");
             None
         }
-        Err(why) => {
-            assert!(!why.contains(char::is_control), "{why}");
+        Err(error) => {
+            assert!(!error.contains(char::is_control), "{error}");
             None
         }
     }
 }
 
-fn check_members(servers: &[hickory_proto::rr::rdata::SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> bool {
-    let all = match members(servers, known) {
-        Ok(all) => all,
-        Err(why) => {
-            assert!(why.contains(&MAX_MEMBERS.to_string()), "{why}");
+fn check_members(
+    servers: &[hickory_proto::rr::rdata::SRV],
+    addresses_by_name: &BTreeMap<Name, Vec<IpAddr>>,
+) -> bool {
+    let members = match members(servers, addresses_by_name) {
+        Ok(members) => members,
+        Err(error) => {
+            assert!(error.contains(&MAX_MEMBERS.to_string()), "{error}");
             return false;
         }
     };
-    assert!(all.len() <= MAX_MEMBERS);
-    assert!(all.is_sorted_by(|one, other| one.address < other.address), "{all:?}");
-    let good =
-        |one: &DiscoveredMember| one.capacity.is_finite() && one.capacity > 0.0 && one.address.port() != 0;
-    assert!(all.iter().all(good), "{all:?}");
-    !all.is_empty()
+    assert!(members.len() <= MAX_MEMBERS);
+    assert!(members.is_sorted_by(|one, other| one.address < other.address), "{members:?}");
+    let is_valid = |member: &DiscoveredMember| {
+        member.capacity.is_finite() && member.capacity > 0.0 && member.address.port() != 0
+    };
+    assert!(members.iter().all(is_valid), "{members:?}");
+    !members.is_empty()
 }
 
 #[test]

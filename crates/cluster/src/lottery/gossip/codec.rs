@@ -30,7 +30,7 @@ impl foca::Codec<NodeIdentity> for GossipCodec {
         write_node(header.src, &mut out);
         out.put_u16(header.src_incarnation);
         write_node(header.dst, &mut out);
-        let (number, probe, node) = match &header.message {
+        let (kind, probe, node) = match &header.message {
             Message::Ping(probe) => (0, Some(*probe), None),
             Message::Ack(probe) => (1, Some(*probe), None),
             Message::PingReq { target, probe_number } => (2, Some(*probe_number), Some(*target)),
@@ -43,7 +43,7 @@ impl foca::Codec<NodeIdentity> for GossipCodec {
             Message::Broadcast => (9, None, None),
             Message::TurnUndead => (10, None, None),
         };
-        out.put_u8(number);
+        out.put_u8(kind);
         if let Some(probe) = probe {
             out.put_u8(probe);
         }
@@ -121,28 +121,28 @@ pub(crate) struct DatagramSubject {
 }
 
 /// Returns the subject of a datagram; `None` if it is malformed.
-pub(super) fn subject(mut said: &[u8]) -> Option<DatagramSubject> {
-    let Header { src, dst, message, .. } = GossipCodec.decode_header(&mut said).ok()?;
-    let further = match message {
+pub(super) fn subject(mut payload: &[u8]) -> Option<DatagramSubject> {
+    let Header { src, dst, message, .. } = GossipCodec.decode_header(&mut payload).ok()?;
+    let target_incarnation = match message {
         Message::PingReq { target: node, .. }
         | Message::IndirectAck { target: node, .. }
         | Message::IndirectPing { origin: node, .. }
         | Message::ForwardedAck { origin: node, .. } => node.incarnation,
         _ => 0,
     };
-    let mut latest = src.incarnation.max(dst.incarnation).max(further);
-    if said.has_remaining() {
-        for _ in 0..said.try_get_u16().ok()? {
-            latest = latest.max(GossipCodec.decode_member(&mut said).ok()?.id().incarnation);
+    let mut latest = src.incarnation.max(dst.incarnation).max(target_incarnation);
+    if payload.has_remaining() {
+        for _ in 0..payload.try_get_u16().ok()? {
+            latest = latest.max(GossipCodec.decode_member(&mut payload).ok()?.id().incarnation);
         }
     }
     Some(DatagramSubject { latest, joins: (message == Message::Announce).then_some(src.address) })
 }
 
 /// Returns the bytes of the sending node at the beginning.
-pub(super) fn sender_bytes(said: &[u8]) -> &[u8] {
-    let len = if said.get(6) == Some(&4) { 13 } else { 25 };
-    said.get(..len).unwrap_or(said)
+pub(super) fn sender_bytes(payload: &[u8]) -> &[u8] {
+    let len = if payload.get(6) == Some(&4) { 13 } else { 25 };
+    payload.get(..len).unwrap_or(payload)
 }
 
 /// Writes all bytes or none.
@@ -167,7 +167,7 @@ fn write_node(node: NodeIdentity, out: &mut Vec<u8>) {
 
 fn read_node(buf: &mut impl Buf) -> Result<NodeIdentity, CodecError> {
     let member = buf.try_get_u16()?;
-    let life = buf.try_get_u32()?;
+    let incarnation = buf.try_get_u32()?;
     let family = buf.try_get_u8()?;
     let port = buf.try_get_u16()?;
     let ip = match family {
@@ -175,7 +175,7 @@ fn read_node(buf: &mut impl Buf) -> Result<NodeIdentity, CodecError> {
         6 => IpAddr::from(buf.try_get_u128()?.to_be_bytes()),
         _ => return Err(CodecError::UnknownKind),
     };
-    Ok(NodeIdentity { member, incarnation: life, address: SocketAddr::new(ip, port) })
+    Ok(NodeIdentity { member, incarnation, address: SocketAddr::new(ip, port) })
 }
 
 #[cfg(test)]
@@ -185,24 +185,26 @@ mod tests {
     use super::*;
 
     fn node() -> impl Strategy<Value = NodeIdentity> {
-        let four = any::<([u8; 4], u16)>().prop_map(SocketAddr::from);
-        let six = any::<([u8; 16], u16)>().prop_map(SocketAddr::from);
-        (any::<(u16, u32)>(), prop_oneof![four, six]).prop_map(|((member, life), address)| NodeIdentity {
+        let v4 = any::<([u8; 4], u16)>().prop_map(SocketAddr::from);
+        let v6 = any::<([u8; 16], u16)>().prop_map(SocketAddr::from);
+        (any::<(u16, u32)>(), prop_oneof![v4, v6]).prop_map(|((member, incarnation), address)| NodeIdentity {
             member,
-            incarnation: life,
+            incarnation,
             address,
         })
     }
 
     fn message() -> impl Strategy<Value = Message<NodeIdentity>> {
-        let about = || (node(), any::<u8>());
+        let node_and_probe = || (node(), any::<u8>());
         prop_oneof![
             any::<u8>().prop_map(Message::Ping),
             any::<u8>().prop_map(Message::Ack),
-            about().prop_map(|(target, probe_number)| Message::PingReq { target, probe_number }),
-            about().prop_map(|(origin, probe_number)| Message::IndirectPing { origin, probe_number }),
-            about().prop_map(|(target, probe_number)| Message::IndirectAck { target, probe_number }),
-            about().prop_map(|(origin, probe_number)| Message::ForwardedAck { origin, probe_number }),
+            node_and_probe().prop_map(|(target, probe_number)| Message::PingReq { target, probe_number }),
+            node_and_probe()
+                .prop_map(|(origin, probe_number)| Message::IndirectPing { origin, probe_number }),
+            node_and_probe().prop_map(|(target, probe_number)| Message::IndirectAck { target, probe_number }),
+            node_and_probe()
+                .prop_map(|(origin, probe_number)| Message::ForwardedAck { origin, probe_number }),
             Just(Message::Announce),
             Just(Message::Feed),
             Just(Message::Gossip),

@@ -23,7 +23,7 @@ pub(super) struct RecordedRequest {
 
 impl RecordedRequest {
     pub(super) fn field(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.fields.iter().find(|(header_name, _)| header_name == name).map(|(_, value)| value.as_str())
     }
 }
 
@@ -42,18 +42,21 @@ type ResponseHandler = Arc<dyn Fn(&RecordedRequest) -> (u16, Value) + Send + Syn
 
 impl RecordingServer {
     pub(super) fn start(
-        way: ListenKind,
-        answer: impl Fn(&RecordedRequest) -> (u16, Value) + Send + Sync + 'static,
+        kind: ListenKind,
+        handler: impl Fn(&RecordedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
-        let (requests, answer) =
-            (Arc::<Mutex<Vec<RecordedRequest>>>::default(), Arc::new(answer) as ResponseHandler);
-        let kept = Arc::clone(&requests);
-        let address = match way {
+        let (requests, handler) =
+            (Arc::<Mutex<Vec<RecordedRequest>>>::default(), Arc::new(handler) as ResponseHandler);
+        let recorded_requests = Arc::clone(&requests);
+        let address = match kind {
             ListenKind::Tcp => {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 let address = listener.local_addr().unwrap();
                 thread::spawn(move || {
-                    listener.incoming().flatten().for_each(|stream: TcpStream| serve(stream, &kept, &answer));
+                    listener
+                        .incoming()
+                        .flatten()
+                        .for_each(|stream: TcpStream| serve(stream, &recorded_requests, &handler));
                 });
                 Some(address)
             }
@@ -63,7 +66,7 @@ impl RecordingServer {
                     listener
                         .incoming()
                         .flatten()
-                        .for_each(|stream: UnixStream| serve(stream, &kept, &answer));
+                        .for_each(|stream: UnixStream| serve(stream, &recorded_requests, &handler));
                 });
                 None
             }
@@ -73,29 +76,29 @@ impl RecordingServer {
 
     /// Starts a server with TLS as `localhost`. Returns it with its certificate.
     pub(super) fn secure(
-        answer: impl Fn(&RecordedRequest) -> (u16, Value) + Send + Sync + 'static,
+        handler: impl Fn(&RecordedRequest) -> (u16, Value) + Send + Sync + 'static,
     ) -> (Self, String) {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+        let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config =
             ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let config =
-            config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+            config.with_no_client_auth().with_single_cert(vec![certificate.cert.der().clone()], key).unwrap();
         let config = Arc::new(config);
-        let (asked, answer) =
-            (Arc::<Mutex<Vec<RecordedRequest>>>::default(), Arc::new(answer) as ResponseHandler);
-        let kept = Arc::clone(&asked);
+        let (requests, handler) =
+            (Arc::<Mutex<Vec<RecordedRequest>>>::default(), Arc::new(handler) as ResponseHandler);
+        let recorded_requests = Arc::clone(&requests);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                stream.set_read_timeout(Some(super::PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(super::TEST_TIMEOUT)).unwrap();
                 let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
-                serve(StreamOwned::new(connection, stream), &kept, &answer);
+                serve(StreamOwned::new(connection, stream), &recorded_requests, &handler);
             }
         });
-        (Self { address: Some(address), requests: asked }, made.cert.pem())
+        (Self { address: Some(address), requests }, certificate.cert.pem())
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -109,41 +112,41 @@ impl RecordingServer {
 }
 
 /// Handles one request of a connection, and closes it.
-fn serve(stream: impl Read + Write, asked: &Mutex<Vec<RecordedRequest>>, answer: &ResponseHandler) {
+fn serve(stream: impl Read + Write, requests: &Mutex<Vec<RecordedRequest>>, handler: &ResponseHandler) {
     let mut stream = BufReader::new(stream);
-    let Some(one) = read(&mut stream) else { return };
-    asked.lock().unwrap().push(one.clone());
-    let (status, body) = answer(&one);
+    let Some(request) = read(&mut stream) else { return };
+    requests.lock().unwrap().push(request.clone());
+    let (status, body) = handler(&request);
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let length = if matches!(status, 204 | 304) {
         String::new()
     } else {
         format!("content-length: {}\r\n", body.len())
     };
-    let text = format!("HTTP/1.1 {status} Some\r\n{length}connection: close\r\n\r\n{body}");
+    let response = format!("HTTP/1.1 {status} Some\r\n{length}connection: close\r\n\r\n{body}");
     let stream = stream.get_mut();
-    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+    let _ = stream.write_all(response.as_bytes()).and_then(|()| stream.flush());
 }
 
 fn read(stream: &mut BufReader<impl Read>) -> Option<RecordedRequest> {
     let mut line = String::new();
-    let mut next = |stream: &mut BufReader<_>| {
+    let mut next_line = |stream: &mut BufReader<_>| {
         line.clear();
         stream.read_line(&mut line).ok().filter(|read| *read > 0)?;
         Some(line.trim_end().to_owned())
     };
-    let first = next(stream)?;
-    let mut words = first.split(' ');
-    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-    let mut fields = Vec::new();
+    let request_line = next_line(stream)?;
+    let mut parts = request_line.split(' ');
+    let (method, path) = (parts.next()?.to_owned(), parts.next()?.to_owned());
+    let mut headers = Vec::new();
     loop {
-        let line = next(stream)?;
+        let line = next_line(stream)?;
         let Some((name, value)) = line.split_once(':') else { break };
-        fields.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
-    let length = fields.iter().find(|(name, _)| name == "content-length");
+    let length = headers.iter().find(|(name, _)| name == "content-length");
     let mut body = vec![0; length.map_or(0, |(_, length)| length.parse().unwrap())];
     stream.read_exact(&mut body).ok()?;
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    Some(RecordedRequest { method, path, fields, body })
+    Some(RecordedRequest { method, path, fields: headers, body })
 }

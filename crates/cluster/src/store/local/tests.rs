@@ -226,7 +226,7 @@ fn a_disk_that_hangs_is_waited_for_by_nobody_but_who_changes_something() {
         })
     };
     let asked = heard.recv_timeout(PATIENCE);
-    assert!(store.inner.state.try_lock().is_err(), "it waits still");
+    assert!(store.shared.state.try_lock().is_err(), "it waits still");
     drop(disk);
     let (health, revision, renewed) = asked.expect("an answer while the disk hangs");
     assert_eq!((health.problem, revision, renewed), (None, 1, Ok(true)));

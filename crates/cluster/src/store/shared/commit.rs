@@ -24,20 +24,20 @@ const MAX_BATCH_OPS: usize = 64;
 const MAX_BATCH_BYTES: usize = 512 << 10;
 
 /// Performs tasks until all senders are gone.
-pub(super) async fn serve(inner: &Arc<EtcdShared>, mut jobs: mpsc::Receiver<StoreJob>) {
+pub(super) async fn serve(shared: &Arc<EtcdShared>, mut jobs: mpsc::Receiver<StoreJob>) {
     while let Some(job) = jobs.recv().await {
-        let inner = Arc::clone(inner);
+        let shared = Arc::clone(shared);
         match job {
-            StoreJob::Commit(change, answer) => {
+            StoreJob::Commit(change, result_sender) => {
                 tokio::spawn(async move {
                     // The receiver may be gone.
-                    let _ = answer.send(commit_change(&inner, &change).await);
+                    let _ = result_sender.send(commit_change(&shared, &change).await);
                 });
             }
             StoreJob::Renew(lease) => {
                 tokio::spawn(async move {
-                    if let Err(failed) = inner.client.keep_alive(lease).await {
-                        tracing::debug!("a lease was not renewed: {failed}");
+                    if let Err(error) = shared.client.keep_alive(lease).await {
+                        tracing::debug!("a lease was not renewed: {error}");
                     }
                 });
             }
@@ -45,25 +45,25 @@ pub(super) async fn serve(inner: &Arc<EtcdShared>, mut jobs: mpsc::Receiver<Stor
     }
 }
 
-async fn commit_change(inner: &EtcdShared, change: &StoreChange) -> Result<(), StoreError> {
+async fn commit_change(shared: &EtcdShared, change: &StoreChange) -> Result<(), StoreError> {
     let mut leases = Vec::new();
-    let made = match write_fallback(inner, change).await {
-        Ok(Some(change)) => try_commit(inner, &change, &mut leases).await,
-        Ok(None) => try_commit(inner, change, &mut leases).await,
-        Err(refused) => Err(refused),
+    let result = match write_fallback(shared, change).await {
+        Ok(Some(change)) => try_commit(shared, &change, &mut leases).await,
+        Ok(None) => try_commit(shared, change, &mut leases).await,
+        Err(error) => Err(error),
     };
-    if made.is_err() {
+    if result.is_err() {
         // If this fails they expire by themselves.
         for lease in leases {
-            let _ = inner.client.revoke(lease).await;
+            let _ = shared.client.revoke(lease).await;
         }
     }
-    if let Err(StoreError::Conflict(_)) = made {
-        lock(&inner.health).conflicts += 1;
+    if let Err(StoreError::Conflict(_)) = result {
+        lock(&shared.health).conflicts += 1;
     }
-    let revision = made?;
-    let mut views = inner.views.subscribe();
-    match timeout(VISIBLE_TIMEOUT, views.wait_for(|view| view.revision >= revision)).await {
+    let revision = result?;
+    let mut snapshots = shared.snapshots.subscribe();
+    match timeout(VISIBLE_TIMEOUT, snapshots.wait_for(|snapshot| snapshot.revision >= revision)).await {
         Ok(_) => Ok(()),
         Err(_) => Err(StoreError::OutcomeUnknown("it was made, but is not seen yet".into())),
     }
@@ -72,121 +72,135 @@ async fn commit_change(inner: &EtcdShared, change: &StoreChange) -> Result<(), S
 /// First writes the entries in force from a previous cluster. An operator's entry in an empty cluster would
 /// otherwise end them all, and missing entries cannot be deleted visibly for others. Returns the adjusted
 /// change; `None` if it is unchanged.
-async fn write_fallback(inner: &EtcdShared, change: &StoreChange) -> Result<Option<StoreChange>, StoreError> {
-    let view = Arc::clone(&inner.views.borrow());
-    let missing: Vec<(&String, &StoreEntry)> =
-        view.entries.iter().filter(|(_, entry)| entry.revision == 0 && entry.lease == 0).collect();
-    let decides = change.puts.iter().any(|put| put.ttl.is_none())
-        || change.deletes.iter().any(|gone| missing.iter().any(|(key, _)| *key == gone));
-    if missing.is_empty() || !decides {
+async fn write_fallback(
+    shared: &EtcdShared,
+    change: &StoreChange,
+) -> Result<Option<StoreChange>, StoreError> {
+    let snapshot = Arc::clone(&shared.snapshots.borrow());
+    let fallback_entries: Vec<(&String, &StoreEntry)> =
+        snapshot.entries.iter().filter(|(_, entry)| entry.revision == 0 && entry.lease == 0).collect();
+    let is_operator_change = change.puts.iter().any(|put| put.ttl.is_none())
+        || change
+            .deletes
+            .iter()
+            .any(|deleted_key| fallback_entries.iter().any(|(key, _)| *key == deleted_key));
+    if fallback_entries.is_empty() || !is_operator_change {
         return Ok(None);
     }
     let mut change = change.clone();
-    for part in split_batches(&missing) {
-        let key = |key: &str| [inner.settings.prefix.as_str(), key].concat().into_bytes();
-        let put = |(at, entry): &(&String, &StoreEntry)| {
-            let put = PutRequest { key: key(at), value: entry.value.as_bytes().to_vec(), lease: 0 };
+    for batch in split_batches(&fallback_entries) {
+        let key = |key: &str| [shared.settings.prefix.as_str(), key].concat().into_bytes();
+        let put = |(entry_key, entry): &(&String, &StoreEntry)| {
+            let put = PutRequest { key: key(entry_key), value: entry.value.as_bytes().to_vec(), lease: 0 };
             RequestOp { request: Some(OpRequest::Put(put)) }
         };
-        let compare = part.iter().map(|(at, _)| CompareCondition::unchanged(key(at), 0)).collect();
-        let txn = TxnRequest { compare, success: part.iter().map(put).collect(), failure: Vec::new() };
-        let done = inner.client.transact(&txn).await.map_err(store_error)?;
-        if !done.succeeded {
+        let compare =
+            batch.iter().map(|(entry_key, _)| CompareCondition::unchanged(key(entry_key), 0)).collect();
+        let txn = TxnRequest { compare, success: batch.iter().map(put).collect(), failure: Vec::new() };
+        let response = shared.client.transact(&txn).await.map_err(store_error)?;
+        if !response.succeeded {
             // Another balancer does the same, or made another change: the change is rejected if that affects
             // it.
             continue;
         }
-        let revision = done.header.map_or(0, |header| header.revision);
-        let touched = change.unchanged.iter_mut().filter(|(at, _)| part.iter().any(|(key, _)| *key == at));
-        touched.for_each(|(_, seen)| *seen = revision);
+        let revision = response.header.map_or(0, |header| header.revision);
+        let checks = change
+            .unchanged
+            .iter_mut()
+            .filter(|(entry_key, _)| batch.iter().any(|(key, _)| *key == entry_key));
+        checks.for_each(|(_, checked_revision)| *checked_revision = revision);
     }
     Ok(Some(change))
 }
 
 /// Splits the entries into parts that etcd accepts. Between two parts others may take the missing entries for
 /// deleted, for milliseconds.
-fn split_batches<'e>(all: &[(&'e String, &'e StoreEntry)]) -> Vec<Vec<(&'e String, &'e StoreEntry)>> {
-    let mut parts: Vec<Vec<(&String, &StoreEntry)>> = Vec::new();
+fn split_batches<'e>(entries: &[(&'e String, &'e StoreEntry)]) -> Vec<Vec<(&'e String, &'e StoreEntry)>> {
+    let mut batches: Vec<Vec<(&String, &StoreEntry)>> = Vec::new();
     let mut bytes = 0;
-    for one in all {
-        let more = one.0.len() + one.1.value.len();
-        bytes += more;
-        match parts.last_mut().filter(|part| part.len() < MAX_BATCH_OPS && bytes <= MAX_BATCH_BYTES) {
-            Some(part) => part.push(*one),
+    for entry in entries {
+        let entry_bytes = entry.0.len() + entry.1.value.len();
+        bytes += entry_bytes;
+        match batches.last_mut().filter(|batch| batch.len() < MAX_BATCH_OPS && bytes <= MAX_BATCH_BYTES) {
+            Some(batch) => batch.push(*entry),
             None => {
-                parts.push(vec![*one]);
-                bytes = more;
+                batches.push(vec![*entry]);
+                bytes = entry_bytes;
             }
         }
     }
-    parts
+    batches
 }
 
 /// Attempts a change. Returns the revision at which it is complete, if it has one.
 async fn try_commit(
-    inner: &EtcdShared,
+    shared: &EtcdShared,
     change: &StoreChange,
     leases: &mut Vec<i64>,
 ) -> Result<i64, StoreError> {
-    let key = |key: &str| [inner.settings.prefix.as_str(), key].concat().into_bytes();
+    let key = |key: &str| [shared.settings.prefix.as_str(), key].concat().into_bytes();
     let mut ops = Vec::new();
     for put in &change.puts {
         let lease = match put.ttl {
             None => 0,
             Some(ttl) => {
-                let granted = inner.client.grant(lease_seconds(ttl)).await.map_err(store_error)?;
-                leases.push(granted);
-                granted
+                let lease_id = shared.client.grant(lease_seconds(ttl)).await.map_err(store_error)?;
+                leases.push(lease_id);
+                lease_id
             }
         };
         let put = PutRequest { key: key(&put.key), value: put.value.clone().into_bytes(), lease };
         ops.push(RequestOp { request: Some(OpRequest::Put(put)) });
     }
-    let delete = |gone: &String| DeleteRangeRequest { key: key(gone), range_end: Vec::new() };
+    let delete = |deleted_key: &String| DeleteRangeRequest { key: key(deleted_key), range_end: Vec::new() };
     ops.extend(
-        change.deletes.iter().map(|gone| RequestOp { request: Some(OpRequest::Delete(delete(gone))) }),
+        change
+            .deletes
+            .iter()
+            .map(|deleted_key| RequestOp { request: Some(OpRequest::Delete(delete(deleted_key))) }),
     );
     let compare = change
         .unchanged
         .iter()
-        .map(|(at, revision)| CompareCondition::unchanged(key(at), *revision))
+        .map(|(entry_key, revision)| CompareCondition::unchanged(key(entry_key), *revision))
         .collect();
     let txn = TxnRequest { compare, success: ops, failure: Vec::new() };
-    let mut unsure = false;
-    let done = match inner.client.transact(&txn).await {
-        Err(EtcdError::OutcomeUnknown(why)) => {
-            unsure = true;
-            tracing::debug!("a change of the store is sent again: {why}");
-            inner.client.transact(&txn).await
+    let mut is_uncertain = false;
+    let response = match shared.client.transact(&txn).await {
+        Err(EtcdError::OutcomeUnknown(reason)) => {
+            is_uncertain = true;
+            tracing::debug!("a change of the store is sent again: {reason}");
+            shared.client.transact(&txn).await
         }
-        done => done,
+        response => response,
     };
-    let done = done.map_err(|failed| match failed {
+    let response = response.map_err(|error| match error {
         // The first attempt may have succeeded though the second never arrived.
-        EtcdError::Unreachable(why) if unsure => StoreError::OutcomeUnknown(why),
-        failed => store_error(failed),
+        EtcdError::Unreachable(reason) if is_uncertain => StoreError::OutcomeUnknown(reason),
+        error => store_error(error),
     })?;
-    if done.succeeded {
-        let gone = done.responses.iter().filter_map(|one| one.delete).any(|delete| delete.deleted > 0);
+    if response.succeeded {
+        let has_deleted =
+            response.responses.iter().filter_map(|response| response.delete).any(|delete| delete.deleted > 0);
         // Without an effect there is no change to wait for.
-        let changed = gone || !change.puts.is_empty();
-        return Ok(done.header.filter(|_| changed).map_or(0, |header| header.revision));
+        let changed = has_deleted || !change.puts.is_empty();
+        return Ok(response.header.filter(|_| changed).map_or(0, |header| header.revision));
     }
-    if unsure {
+    if is_uncertain {
         // The conflicting change may be this one's first attempt.
-        let (view, _) = super::etcd_watch::read_all(inner).await.map_err(store_error)?;
-        if change.is_applied_in(&view) {
-            return Ok(change.puts.iter().map(|put| view.revision_of(&put.key)).max().unwrap_or(0));
+        let (snapshot, _) = super::etcd_watch::read_all(shared).await.map_err(store_error)?;
+        if change.is_applied_in(&snapshot) {
+            return Ok(change.puts.iter().map(|put| snapshot.revision_of(&put.key)).max().unwrap_or(0));
         }
     }
-    Err(StoreError::Conflict(conflict_message(&inner.views.borrow(), change)))
+    Err(StoreError::Conflict(conflict_message(&shared.snapshots.borrow(), change)))
 }
 
 /// Returns the conflicting key, as far as it is known here.
-fn conflict_message(view: &StoreSnapshot, change: &StoreChange) -> String {
-    let differs = |(key, revision): &&(String, i64)| view.revision_of(key) != *revision;
-    let found = change.unchanged.iter().find(differs).or_else(|| change.unchanged.first());
-    found.map(|(key, _)| key.clone()).unwrap_or_default()
+fn conflict_message(snapshot: &StoreSnapshot, change: &StoreChange) -> String {
+    let has_changed = |(key, revision): &&(String, i64)| snapshot.revision_of(key) != *revision;
+    let conflict = change.unchanged.iter().find(has_changed).or_else(|| change.unchanged.first());
+    conflict.map(|(key, _)| key.clone()).unwrap_or_default()
 }
 
 /// Converts a duration to a lease's whole seconds.
@@ -194,13 +208,13 @@ fn lease_seconds(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1)
 }
 
-fn store_error(failed: EtcdError) -> StoreError {
-    match failed {
-        EtcdError::Unreachable(why) => StoreError::Unavailable(why),
-        EtcdError::OutcomeUnknown(why) => StoreError::OutcomeUnknown(why),
+fn store_error(error: EtcdError) -> StoreError {
+    match error {
+        EtcdError::Unreachable(reason) => StoreError::Unavailable(reason),
+        EtcdError::OutcomeUnknown(reason) => StoreError::OutcomeUnknown(reason),
         // Overload, or no space: a later attempt may succeed.
-        EtcdError::Rejected(RESOURCE_EXHAUSTED, why) => StoreError::Unavailable(why),
-        EtcdError::Rejected(_, why) => StoreError::Invalid(why),
+        EtcdError::Rejected(RESOURCE_EXHAUSTED, reason) => StoreError::Unavailable(reason),
+        EtcdError::Rejected(_, reason) => StoreError::Invalid(reason),
     }
 }
 
@@ -210,19 +224,20 @@ mod tests {
 
     #[test]
     fn what_is_written_at_once_is_bounded() {
-        let all = |count: usize, bytes: usize| -> Vec<(String, StoreEntry)> {
+        let make_entries = |count: usize, bytes: usize| -> Vec<(String, StoreEntry)> {
             let entry = || StoreEntry { value: "x".repeat(bytes).into(), revision: 0, lease: 0 };
             (0..count).map(|key| (key.to_string(), entry())).collect()
         };
-        let lengths = |all: &[(String, StoreEntry)]| -> Vec<usize> {
-            let all: Vec<(&String, &StoreEntry)> = all.iter().map(|(key, entry)| (key, entry)).collect();
-            let parts = split_batches(&all);
-            assert_eq!(parts.concat(), all);
-            parts.iter().map(Vec::len).collect()
+        let lengths = |entries: &[(String, StoreEntry)]| -> Vec<usize> {
+            let entries: Vec<(&String, &StoreEntry)> =
+                entries.iter().map(|(key, entry)| (key, entry)).collect();
+            let batches = split_batches(&entries);
+            assert_eq!(batches.concat(), entries);
+            batches.iter().map(Vec::len).collect()
         };
-        assert_eq!(lengths(&all(0, 0)), [0; 0]);
-        assert_eq!(lengths(&all(130, 2)), [64, 64, 2]);
-        assert_eq!(lengths(&all(3, 1 << 20)), [1, 1, 1]);
-        assert_eq!(lengths(&all(5, 200 << 10)), [2, 2, 1]);
+        assert_eq!(lengths(&make_entries(0, 0)), [0; 0]);
+        assert_eq!(lengths(&make_entries(130, 2)), [64, 64, 2]);
+        assert_eq!(lengths(&make_entries(3, 1 << 20)), [1, 1, 1]);
+        assert_eq!(lengths(&make_entries(5, 200 << 10)), [2, 2, 1]);
     }
 }

@@ -19,8 +19,8 @@ use crate::lock;
 use crate::scrape::random_unit;
 
 /// The first pause after a failure, and the maximum.
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(5);
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(100);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// The minimum interval of writing the copy.
 const COPY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -28,9 +28,9 @@ const COPY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct WatchedState {
     /// The contents of the cluster.
-    view: StoreSnapshot,
+    snapshot: StoreSnapshot,
     /// The cluster's ID; 0 before the first read.
-    cluster: u64,
+    cluster_id: u64,
     /// Whether the state is current. If not, all keys must be read again.
     is_current: bool,
     /// The entries in force that the cluster does not have.
@@ -45,196 +45,204 @@ enum SessionEnd {
 }
 
 impl From<EtcdError> for SessionEnd {
-    fn from(failed: EtcdError) -> Self {
-        Self::Failed(failed)
+    fn from(error: EtcdError) -> Self {
+        Self::Failed(error)
     }
 }
 
 /// Follows forever. It sends on `ready` after the first read.
-pub(super) async fn run_watch(inner: &Arc<EtcdShared>, ready: SyncSender<()>) {
-    if let Some(path) = &inner.settings.copy {
-        tokio::spawn(write_copies(path.clone(), inner.views.subscribe()));
+pub(super) async fn run_watch(shared: &Arc<EtcdShared>, ready: SyncSender<()>) {
+    if let Some(path) = &shared.settings.copy {
+        tokio::spawn(write_copies(path.clone(), shared.snapshots.subscribe()));
     }
-    let mut known = WatchedState::default();
-    let mut pause = SHORTEST;
+    let mut state = WatchedState::default();
+    let mut pause = MIN_RETRY_PAUSE;
     loop {
         let mut reached = false;
-        let over = run_session(inner, &mut known, || {
+        let session = run_session(shared, &mut state, || {
             reached = true;
-            inner.mark_available();
+            shared.mark_available();
             // Only the first message is awaited.
             let _ = ready.try_send(());
         });
-        match over.await {
-            SessionEnd::Stale(why) => {
-                tracing::info!("the store in etcd is read anew: {why}");
-                known.is_current = false;
+        match session.await {
+            SessionEnd::Stale(reason) => {
+                tracing::info!("the store in etcd is read anew: {reason}");
+                state.is_current = false;
                 // Without a pause, as etcd is reachable. The pause below applies if this repeats.
                 if reached {
-                    pause = SHORTEST;
+                    pause = MIN_RETRY_PAUSE;
                     continue;
                 }
             }
-            SessionEnd::Failed(failed) => inner.mark_unavailable(&failed.to_string()),
+            SessionEnd::Failed(error) => shared.mark_unavailable(&error.to_string()),
         }
         if reached {
-            pause = SHORTEST;
+            pause = MIN_RETRY_PAUSE;
         }
         sleep(pause.mul_f64(0.5 + random_unit())).await;
-        pause = pause.mul_f64(1.6).min(LONGEST);
+        pause = pause.mul_f64(1.6).min(MAX_RETRY_PAUSE);
     }
 }
 
 /// Reads the contents if they are outdated, and follows their changes until the connection ends.
-async fn run_session(inner: &EtcdShared, known: &mut WatchedState, mut reached: impl FnMut()) -> SessionEnd {
-    if !known.is_current {
-        match read_all(inner).await {
-            Ok((view, cluster)) => known.reset(inner, view, cluster),
-            Err(failed) => return failed.into(),
+async fn run_session(
+    shared: &EtcdShared,
+    state: &mut WatchedState,
+    mut on_reached: impl FnMut(),
+) -> SessionEnd {
+    if !state.is_current {
+        match read_all(shared).await {
+            Ok((snapshot, cluster_id)) => state.reset(shared, snapshot, cluster_id),
+            Err(error) => return error.into(),
         }
     }
-    let begun =
-        inner.client.watch(inner.settings.prefix.as_bytes(), known.view.revision.saturating_add(1)).await;
-    let mut watching = match begun {
-        Ok(watching) => watching,
-        Err(failed) => return failed.into(),
+    let watch = shared
+        .client
+        .watch(shared.settings.prefix.as_bytes(), state.snapshot.revision.saturating_add(1))
+        .await;
+    let mut watch_stream = match watch {
+        Ok(watch_stream) => watch_stream,
+        Err(error) => return error.into(),
     };
-    let first = timeout(inner.client.timeout(), watching.next());
-    let first =
-        first.await.unwrap_or_else(|_| Err(EtcdError::OutcomeUnknown("a watch that does not begin".into())));
-    let first = match first {
-        Ok(first) => first,
-        Err(failed) => return failed.into(),
+    let first_response = timeout(shared.client.timeout(), watch_stream.next());
+    let first_response = first_response
+        .await
+        .unwrap_or_else(|_| Err(EtcdError::OutcomeUnknown("a watch that does not begin".into())));
+    let first_response = match first_response {
+        Ok(first_response) => first_response,
+        Err(error) => return error.into(),
     };
-    if let Some(over) = watch_end(&first) {
-        return over;
+    if let Some(session_end) = watch_end(&first_response) {
+        return session_end;
     }
-    let header = first.header.unwrap_or_default();
-    if header.cluster_id != known.cluster {
+    let header = first_response.header.unwrap_or_default();
+    if header.cluster_id != state.cluster_id {
         return SessionEnd::Stale("it is another cluster".into());
     }
-    if header.revision < known.view.revision {
-        let (before, now) = (known.view.revision, header.revision);
-        return SessionEnd::Stale(format!("it was set back from revision {before} to {now}"));
+    if header.revision < state.snapshot.revision {
+        let (previous_revision, revision) = (state.snapshot.revision, header.revision);
+        return SessionEnd::Stale(format!("it was set back from revision {previous_revision} to {revision}"));
     }
-    reached();
-    known.apply(inner, first);
-    apply_changes(inner, known, &mut watching).await
+    on_reached();
+    state.apply(shared, first_response);
+    apply_changes(shared, state, &mut watch_stream).await
 }
 
 async fn apply_changes(
-    inner: &EtcdShared,
-    known: &mut WatchedState,
-    watching: &mut WatchStream,
+    shared: &EtcdShared,
+    state: &mut WatchedState,
+    watch_stream: &mut WatchStream,
 ) -> SessionEnd {
     loop {
-        let due = known.fallback.next_expiry();
-        let over = async {
-            match due {
-                Some(due) => sleep_until(due.into()).await,
+        let expires_at = state.fallback.next_expiry();
+        let expiry = async {
+            match expires_at {
+                Some(expires_at) => sleep_until(expires_at.into()).await,
                 None => std::future::pending().await,
             }
         };
-        let told = tokio::select! {
-            told = watching.next() => told,
-            () = over => {
-                known.publish(inner);
+        let response = tokio::select! {
+            told = watch_stream.next() => told,
+            () = expiry => {
+                state.publish(shared);
                 continue;
             }
         };
-        let told = match told {
-            Ok(told) => told,
-            Err(failed) => return failed.into(),
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => return error.into(),
         };
-        if let Some(over) = watch_end(&told) {
-            return over;
+        if let Some(session_end) = watch_end(&response) {
+            return session_end;
         }
-        known.apply(inner, told);
-        if known.view.entries.len() > MAX_ENTRIES {
-            let why = format!("more than {MAX_ENTRIES} keys are there");
-            return EtcdError::Rejected(0, why).into();
+        state.apply(shared, response);
+        if state.snapshot.entries.len() > MAX_ENTRIES {
+            let reason = format!("more than {MAX_ENTRIES} keys are there");
+            return EtcdError::Rejected(0, reason).into();
         }
     }
 }
 
-fn watch_end(told: &WatchResponse) -> Option<SessionEnd> {
-    if told.compact_revision > 0 {
+fn watch_end(response: &WatchResponse) -> Option<SessionEnd> {
+    if response.compact_revision > 0 {
         return Some(SessionEnd::Stale(format!(
             "all before revision {} was compacted",
-            told.compact_revision
+            response.compact_revision
         )));
     }
-    let why = || if told.cancel_reason.is_empty() { "it does not say why" } else { &*told.cancel_reason };
-    told.canceled.then(|| EtcdError::OutcomeUnknown(format!("the watch was ended: {}", why())).into())
+    let reason =
+        || if response.cancel_reason.is_empty() { "it does not say why" } else { &*response.cancel_reason };
+    response.canceled.then(|| EtcdError::OutcomeUnknown(format!("the watch was ended: {}", reason())).into())
 }
 
 impl WatchedState {
     /// Applies a full read.
-    fn reset(&mut self, inner: &EtcdShared, view: StoreSnapshot, cluster: u64) {
-        lock(&inner.health).reads += 1;
-        let mut before = Arc::clone(&inner.views.borrow());
-        if before.revision == 0
-            && let Some(path) = &inner.settings.copy
-            && let Ok(FileContents::Valid(_, copy)) = file::read(path)
+    fn reset(&mut self, shared: &EtcdShared, snapshot: StoreSnapshot, cluster_id: u64) {
+        lock(&shared.health).reads += 1;
+        let mut previous = Arc::clone(&shared.snapshots.borrow());
+        if previous.revision == 0
+            && let Some(path) = &shared.settings.copy
+            && let Ok(FileContents::Valid(_, saved_snapshot)) = file::read(path)
         {
             // The copy is the state at the end of a previous process.
-            before = Arc::new(copy);
+            previous = Arc::new(saved_snapshot);
         }
-        let other = self.cluster != 0 && self.cluster != cluster;
+        let is_other_cluster = self.cluster_id != 0 && self.cluster_id != cluster_id;
         // A copy written after the loss is not older, but contains entries that the cluster does not have.
-        let carries = before.entries.values().any(|entry| entry.revision == 0);
-        if other || carries || view.revision < before.revision {
-            if fallback::has_no_operator_entries(&view) {
-                self.fallback.keep_shown(&before, Instant::now());
+        let has_fallback = previous.entries.values().any(|entry| entry.revision == 0);
+        if is_other_cluster || has_fallback || snapshot.revision < previous.revision {
+            if fallback::has_no_operator_entries(&snapshot) {
+                self.fallback.keep_shown(&previous, Instant::now());
             } else {
                 self.fallback.clear();
             }
         }
-        (self.view, self.cluster, self.is_current) = (view, cluster, true);
-        self.publish(inner);
+        (self.snapshot, self.cluster_id, self.is_current) = (snapshot, cluster_id, true);
+        self.publish(shared);
     }
 
     /// Applies a response of the watch.
-    fn apply(&mut self, inner: &EtcdShared, told: WatchResponse) {
-        let revision = told.header.map_or(0, |header| header.revision);
+    fn apply(&mut self, shared: &EtcdShared, response: WatchResponse) {
+        let revision = response.header.map_or(0, |header| header.revision);
         // The first response of a watch has the revision of the request, and does not confirm earlier
         // changes.
-        if told.events.is_empty() && (told.created || revision <= self.view.revision) {
+        if response.events.is_empty() && (response.created || revision <= self.snapshot.revision) {
             return;
         }
-        let view = &mut self.view;
-        if told.events.is_empty() {
-            view.revision = revision;
+        let snapshot = &mut self.snapshot;
+        if response.events.is_empty() {
+            snapshot.revision = revision;
         }
         // The revision in the header may be beyond changes that are still to come.
-        for event in told.events {
+        for event in response.events {
             let kind = event.kind();
             let Some(kv) = event.kv else { continue };
-            view.revision = view.revision.max(kv.mod_revision);
-            let Some((key, entry)) = entry(&inner.settings.prefix, kv) else { continue };
+            snapshot.revision = snapshot.revision.max(kv.mod_revision);
+            let Some((key, entry)) = entry(&shared.settings.prefix, kv) else { continue };
             // The cluster has decided about this entry.
             self.fallback.remove(&key);
             match kind {
-                EventType::Put => drop(view.entries.insert(key, entry)),
-                EventType::Delete => drop(view.entries.remove(&key)),
+                EventType::Put => drop(snapshot.entries.insert(key, entry)),
+                EventType::Delete => drop(snapshot.entries.remove(&key)),
             }
         }
-        self.publish(inner);
+        self.publish(shared);
     }
 
     /// Publishes the current state.
-    fn publish(&mut self, inner: &EtcdShared) {
-        self.fallback.reconcile(&self.view, Instant::now());
-        lock(&inner.health).distrust = self.fallback.distrust();
-        inner.views.send_replace(Arc::new(self.fallback.merged_with(&self.view)));
+    fn publish(&mut self, shared: &EtcdShared) {
+        self.fallback.reconcile(&self.snapshot, Instant::now());
+        lock(&shared.health).distrust = self.fallback.distrust();
+        shared.snapshots.send_replace(Arc::new(self.fallback.merged_with(&self.snapshot)));
     }
 }
 
 /// Reads all entries and the cluster's ID.
-pub(super) async fn read_all(inner: &EtcdShared) -> Result<(StoreSnapshot, u64), EtcdError> {
-    let prefix = &inner.settings.prefix;
+pub(super) async fn read_all(shared: &EtcdShared) -> Result<(StoreSnapshot, u64), EtcdError> {
+    let prefix = &shared.settings.prefix;
     let (ResponseHeader { cluster_id, revision }, kvs) =
-        inner.client.read(prefix.as_bytes(), MAX_ENTRIES).await?;
+        shared.client.read(prefix.as_bytes(), MAX_ENTRIES).await?;
     let entries: BTreeMap<String, StoreEntry> = kvs.into_iter().filter_map(|kv| entry(prefix, kv)).collect();
     Ok((StoreSnapshot { revision, entries }, cluster_id))
 }
@@ -251,12 +259,12 @@ impl EtcdShared {
         lock(&self.health).problem = None;
     }
 
-    fn mark_unavailable(&self, why: &str) {
+    fn mark_unavailable(&self, reason: &str) {
         let mut health = lock(&self.health);
         match &mut health.problem {
-            Some(trouble) => why.clone_into(&mut trouble.0),
+            Some(problem) => reason.clone_into(&mut problem.0),
             None => {
-                health.problem = Some((why.to_owned(), Instant::now()));
+                health.problem = Some((reason.to_owned(), Instant::now()));
                 health.failures += 1;
             }
         }
@@ -264,14 +272,15 @@ impl EtcdShared {
 }
 
 /// Writes the shown state to a file, for a start without etcd.
-async fn write_copies(path: PathBuf, mut views: watch::Receiver<Arc<StoreSnapshot>>) {
-    while views.changed().await.is_ok() {
-        let view = Arc::clone(&views.borrow_and_update());
-        let to = path.clone();
-        let saved =
-            tokio::task::spawn_blocking(move || file::save(&to, &view).map_err(|unsaved| unsaved.why));
-        if let Ok(Err(why)) = saved.await {
-            tracing::warn!("the copy of the store cannot be written to {}: {why}", path.display());
+async fn write_copies(path: PathBuf, mut snapshots: watch::Receiver<Arc<StoreSnapshot>>) {
+    while snapshots.changed().await.is_ok() {
+        let snapshot = Arc::clone(&snapshots.borrow_and_update());
+        let target_path = path.clone();
+        let result = tokio::task::spawn_blocking(move || {
+            file::save(&target_path, &snapshot).map_err(|error| error.why)
+        });
+        if let Ok(Err(error)) = result.await {
+            tracing::warn!("the copy of the store cannot be written to {}: {error}", path.display());
         }
         sleep(COPY_INTERVAL).await;
     }

@@ -16,7 +16,7 @@ impl LqnParser<'_, '_> {
     /// `-1`.
     pub(super) fn activities(&mut self, draft: &mut ModelDraft) -> Result<(), InputError> {
         let task = self.name("a task")?;
-        let Some(place) = draft.tasks.iter().position(|own| own.name.text == task.text) else {
+        let Some(index) = draft.tasks.iter().position(|candidate| candidate.name.text == task.text) else {
             return Err(task.at.error(format!("no task `{}`; section T comes before this one", task.text)));
         };
         let mut activities = Vec::new();
@@ -33,9 +33,9 @@ impl LqnParser<'_, '_> {
             }
         }
         if !self.accept_list_end() {
-            return Err(self.at().error("expected `;` and what follows another activity, or -1"));
+            return Err(self.position().error("expected `;` and what follows another activity, or -1"));
         }
-        let task = &mut draft.tasks[place];
+        let task = &mut draft.tasks[index];
         task.activities.extend(activities);
         task.links.extend(links);
         task.replies.extend(replies);
@@ -55,30 +55,32 @@ impl LqnParser<'_, '_> {
         activities: &mut Vec<DraftActivity>,
         draft: &mut ModelDraft,
     ) -> Result<(), InputError> {
-        let Token { kind, at } = self.next_token();
+        let Token { kind, at: position } = self.next_token();
         let letter = if let TokenKind::Word(letter) = kind { letter } else { String::new() };
         if !matches!(letter.as_str(), "s" | "c" | "f" | "Z" | "y" | "z" | "M" | "H") {
-            return Err(at.error("expected what is said of an activity (s, c, f, Z, y or z), `:` or -1"));
+            return Err(
+                position.error("expected what is said of an activity (s, c, f, Z, y or z), `:` or -1")
+            );
         }
         let name = self.name("an activity")?;
-        let known = activities.iter().position(|activity| activity.name.text == name.text);
-        let place = known.unwrap_or_else(|| {
+        let existing = activities.iter().position(|activity| activity.name.text == name.text);
+        let index = existing.unwrap_or_else(|| {
             activities.push(DraftActivity { name, ..DraftActivity::default() });
             activities.len() - 1
         });
         match letter.as_str() {
-            "s" => activities[place].demand = self.number("a demand")?,
-            "c" => activities[place].variation = self.number("a variation")?,
-            "Z" => activities[place].think = self.number("a time to think")?,
+            "s" => activities[index].demand = self.number("a demand")?,
+            "c" => activities[index].variation = self.number("a variation")?,
+            "Z" => activities[index].think = self.number("a time to think")?,
             "f" => {
-                let exact = self.number("0 or 1")? != 0.0;
-                activities[place].order =
-                    if exact { CallOrder::Deterministic } else { CallOrder::Stochastic };
+                let is_exact = self.number("0 or 1")? != 0.0;
+                activities[index].order =
+                    if is_exact { CallOrder::Deterministic } else { CallOrder::Stochastic };
             }
             "y" | "z" => {
                 let to = self.name("an entry")?;
                 let count = self.number("a number of calls")?;
-                activities[place].calls.push(DraftCall::new(to, count, letter == "y"));
+                activities[index].calls.push(DraftCall::new(to, count, letter == "y"));
             }
             _ => {
                 self.number("a time")?;
@@ -88,21 +90,21 @@ impl LqnParser<'_, '_> {
                 if ["log", "linear", "sqrt"].iter().any(|kind| self.is_word(kind)) {
                     self.next += 1;
                 }
-                draft.notes.push(format!("line {}: `{letter}` of an activity is left aside", at.line));
+                draft.notes.push(format!("line {}: `{letter}` of an activity is left aside", position.line));
             }
         }
         self.skip_observations();
         // Some texts end the properties of an activity with -1, too; then a property or the colon follows.
-        let ended = self.is_at_end()
+        let ends_list = self.is_at_end()
             && matches!(
                 self.tokens.get(self.next + 1).map(|token| &token.kind),
                 Some(TokenKind::Punctuation(":")) | Some(TokenKind::Word(_))
             );
-        let section = matches!(
+        let begins_section = matches!(
             self.tokens.get(self.next + 1).map(|token| &token.kind),
             Some(TokenKind::Word(word)) if ["G", "P", "T", "E", "A", "R", "C", "U"].contains(&word.as_str())
         );
-        if ended && !section {
+        if ends_list && !begins_section {
             self.next += 1;
         }
         Ok(())
@@ -111,15 +113,18 @@ impl LqnParser<'_, '_> {
     /// Parses a connection such as `a & b -> (0.5) c + (0.5) d`.
     fn link(&mut self, replies: &mut GraphReplies) -> Result<DraftLink, InputError> {
         let mut names = vec![self.activity_with_replies(replies)?];
-        let before = if self.is_mark("&") {
+        let predecessors = if self.is_mark("&") {
             while self.accept("&") {
                 names.push(self.activity_with_replies(replies)?);
             }
-            let at = self.at();
+            let position = self.position();
             let mut quorum = None;
             if self.accept("(") {
-                let own = self.at();
-                quorum = Some((limits::to_quorum(self.number("how many of them go on")?, own)?, at));
+                let quorum_position = self.position();
+                quorum = Some((
+                    limits::to_quorum(self.number("how many of them go on")?, quorum_position)?,
+                    position,
+                ));
                 self.expect(")")?;
             }
             DraftPredecessors::And(names, quorum)
@@ -131,33 +136,33 @@ impl LqnParser<'_, '_> {
         } else {
             DraftPredecessors::One(names.remove(0))
         };
-        let after = if self.accept("->") { self.parse_successors()? } else { DraftSuccessors::End };
-        Ok(DraftLink { predecessors: before, successors: after })
+        let successors = if self.accept("->") { self.parse_successors()? } else { DraftSuccessors::End };
+        Ok(DraftLink { predecessors, successors })
     }
 
     /// Parses an activity, and in brackets the entries whose callers it replies to.
     fn activity_with_replies(&mut self, replies: &mut GraphReplies) -> Result<SourceName, InputError> {
         let name = self.name("an activity")?;
         if self.accept("[") {
-            let mut answered = vec![self.name("an entry")?];
+            let mut replied_entries = vec![self.name("an entry")?];
             while self.accept(",") {
-                answered.push(self.name("an entry")?);
+                replied_entries.push(self.name("an entry")?);
             }
             self.expect("]")?;
-            replies.push((name.clone(), answered));
+            replies.push((name.clone(), replied_entries));
         }
         Ok(name)
     }
 
     fn parse_successors(&mut self) -> Result<DraftSuccessors, InputError> {
         if self.accept("(") {
-            let mut ways = Vec::new();
+            let mut branches = Vec::new();
             loop {
                 let share = self.number("a probability")?;
                 self.expect(")")?;
-                ways.push((share, self.name("an activity")?));
+                branches.push((share, self.name("an activity")?));
                 if !self.accept("+") {
-                    return Ok(DraftSuccessors::Or(ways));
+                    return Ok(DraftSuccessors::Or(branches));
                 }
                 self.expect("(")?;
             }

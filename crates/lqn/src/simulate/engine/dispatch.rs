@@ -12,11 +12,11 @@ impl Engine<'_> {
         if self.routes[entry].is_some() {
             let session = self.session(request);
             let route = self.routes[entry].as_mut();
-            let dice = &mut self.streams.routes[entry];
-            return route.map(|route| route.choose(&self.loads, session, dice));
+            let random = &mut self.streams.routes[entry];
+            return route.map(|route| route.choose(&self.loads, session, random));
         }
-        let drawn = self.streams.routes[entry].uniform();
-        forwards.iter().find(|(sum, _)| drawn < *sum).map(|(_, to)| *to)
+        let sample = self.streams.routes[entry].uniform();
+        forwards.iter().find(|(sum, _)| sample < *sum).map(|(_, to)| *to)
     }
 
     /// Returns the key of the client that a request is for; `None` for requests from outside and those
@@ -29,14 +29,14 @@ impl Engine<'_> {
                 return None;
             }
             let thread = self.branches.values[caller as usize].thread;
-            let own = &self.threads.values[thread as usize];
-            if self.program.tasks[own.task as usize].think.is_some() {
+            let thread_record = &self.threads.values[thread as usize];
+            if self.program.tasks[thread_record.task as usize].think.is_some() {
                 return self.streams.keys.get(thread as usize).copied();
             }
-            if own.request == NONE {
+            if thread_record.request == NONE {
                 return None;
             }
-            request = own.request;
+            request = thread_record.request;
         }
     }
 
@@ -49,12 +49,13 @@ impl Engine<'_> {
         let program = self.program;
         // The sum of the caller's and the entry's priority.
         let rank = |request: &u32| {
-            let own = &self.requests.values[*request as usize];
-            let asks = program.ranks.get(own.rank as usize).copied().unwrap_or(i32::MAX);
-            asks.saturating_add(program.entries[own.entry as usize].priority)
+            let request_record = &self.requests.values[*request as usize];
+            let caller_priority =
+                program.ranks.get(request_record.rank as usize).copied().unwrap_or(i32::MAX);
+            caller_priority.saturating_add(program.entries[request_record.entry as usize].priority)
         };
-        let best = queue.iter().map(rank).max()?;
-        let place = queue.iter().position(|request| rank(request) == best)?;
-        queue.remove(place)
+        let highest = queue.iter().map(rank).max()?;
+        let index = queue.iter().position(|request| rank(request) == highest)?;
+        queue.remove(index)
     }
 }

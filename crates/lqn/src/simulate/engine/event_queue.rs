@@ -66,17 +66,17 @@ impl SimulationEvent {
 struct QueuedEvent(u128);
 
 impl QueuedEvent {
-    fn new(at: f64, number: u32, event: SimulationEvent) -> Self {
-        Self(u128::from(sortable(at)) << 64 | u128::from(number) << 32 | u128::from(event.packed()))
+    fn new(time: f64, number: u32, event: SimulationEvent) -> Self {
+        Self(u128::from(sortable(time)) << 64 | u128::from(number) << 32 | u128::from(event.packed()))
     }
 
     /// Returns its time in sortable form.
-    fn at(self) -> u64 {
+    fn time_bits(self) -> u64 {
         (self.0 >> 64) as u64
     }
 
     fn parts(self) -> (f64, u32, SimulationEvent) {
-        (f64::from_bits(self.at()), (self.0 >> 32) as u32, SimulationEvent::of(self.0 as u32))
+        (f64::from_bits(self.time_bits()), (self.0 >> 32) as u32, SimulationEvent::of(self.0 as u32))
     }
 }
 
@@ -94,15 +94,15 @@ pub(super) struct EventQueue {
 
 impl EventQueue {
     /// Adds an event and returns its number, which is not 0 for the first 2^32 - 1 events.
-    pub(super) fn push(&mut self, at: f64, event: SimulationEvent) -> u32 {
+    pub(super) fn push(&mut self, time: f64, event: SimulationEvent) -> u32 {
         self.number = self.number.wrapping_add(1);
-        let own = QueuedEvent::new(at, self.number, event);
+        let queued = QueuedEvent::new(time, self.number, event);
         if self.has_gap {
             self.has_gap = false;
-            self.replace(own);
+            self.replace(queued);
         } else {
-            self.heap.push(own);
-            self.sift_up(self.heap.len() - 1, own);
+            self.heap.push(queued);
+            self.sift_up(self.heap.len() - 1, queued);
         }
         self.number
     }
@@ -110,7 +110,7 @@ impl EventQueue {
     /// Returns `true` if there is an event up to this time.
     pub(super) fn has_event_by(&mut self, until: f64) -> bool {
         self.fill_gap();
-        self.heap.first().is_some_and(|own| own.at() <= sortable(until))
+        self.heap.first().is_some_and(|first_event| first_event.time_bits() <= sortable(until))
     }
 
     /// Removes the next event; returns its time, its number and the event.
@@ -133,32 +133,32 @@ impl EventQueue {
 
     /// Inserts an entry at the first place. The gap moves down to a leaf, because a new entry is seldom
     /// early; then the entry rises from there (Wegener, Bottom-up heapsort, 1993).
-    fn replace(&mut self, own: QueuedEvent) {
-        let (all, mut gap) = (&mut self.heap[..], 0);
-        while let Some(&[one, other]) = all.get(2 * gap + 1..2 * gap + 3) {
-            let child = 2 * gap + 1 + usize::from(other < one);
-            all[gap] = all[child];
+    fn replace(&mut self, event: QueuedEvent) {
+        let (heap, mut gap) = (&mut self.heap[..], 0);
+        while let Some(&[left, right]) = heap.get(2 * gap + 1..2 * gap + 3) {
+            let child = 2 * gap + 1 + usize::from(right < left);
+            heap[gap] = heap[child];
             gap = child;
         }
-        if let Some(&only) = all.get(2 * gap + 1) {
-            all[gap] = only;
+        if let Some(&last) = heap.get(2 * gap + 1) {
+            heap[gap] = last;
             gap = 2 * gap + 1;
         }
-        self.sift_up(gap, own);
+        self.sift_up(gap, event);
     }
 
     /// Inserts an entry at a place or at one above it.
-    fn sift_up(&mut self, mut place: usize, own: QueuedEvent) {
-        let all = &mut self.heap[..];
-        while place > 0 {
-            let above = (place - 1) / 2;
-            if all[above] < own {
+    fn sift_up(&mut self, mut index: usize, event: QueuedEvent) {
+        let heap = &mut self.heap[..];
+        while index > 0 {
+            let parent = (index - 1) / 2;
+            if heap[parent] < event {
                 break;
             }
-            all[place] = all[above];
-            place = above;
+            heap[index] = heap[parent];
+            index = parent;
         }
-        all[place] = own;
+        heap[index] = event;
     }
 }
 
@@ -179,16 +179,16 @@ mod tests {
             SimulationEvent::CallTimeout,
             SimulationEvent::CallRetry,
         ];
-        let mut agenda = EventQueue::default();
-        for (place, kind) in kinds.into_iter().enumerate() {
-            assert_eq!(agenda.push(1.5, kind(2_000_000 + place as u32)), place as u32 + 1);
+        let mut queue = EventQueue::default();
+        for (index, kind) in kinds.into_iter().enumerate() {
+            assert_eq!(queue.push(1.5, kind(2_000_000 + index as u32)), index as u32 + 1);
         }
-        agenda.push(0.5, SimulationEvent::LoadRefresh(0));
-        assert!(agenda.has_event_by(0.5) && !agenda.has_event_by(0.4));
-        assert_eq!(agenda.pop(), Some((0.5, 9, SimulationEvent::LoadRefresh(0))));
-        for (place, kind) in kinds.into_iter().enumerate() {
-            assert_eq!(agenda.pop(), Some((1.5, place as u32 + 1, kind(2_000_000 + place as u32))));
+        queue.push(0.5, SimulationEvent::LoadRefresh(0));
+        assert!(queue.has_event_by(0.5) && !queue.has_event_by(0.4));
+        assert_eq!(queue.pop(), Some((0.5, 9, SimulationEvent::LoadRefresh(0))));
+        for (index, kind) in kinds.into_iter().enumerate() {
+            assert_eq!(queue.pop(), Some((1.5, index as u32 + 1, kind(2_000_000 + index as u32))));
         }
-        assert_eq!(agenda.pop(), None);
+        assert_eq!(queue.pop(), None);
     }
 }

@@ -13,14 +13,14 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T: Default> Slab<T> {
-    pub(super) fn insert(&mut self, one: T) -> u32 {
+    pub(super) fn insert(&mut self, value: T) -> u32 {
         match self.free.pop() {
-            Some(place) => {
-                self.values[place as usize] = one;
-                place
+            Some(index) => {
+                self.values[index as usize] = value;
+                index
             }
             None => {
-                self.values.push(one);
+                self.values.push(value);
                 self.values.len() as u32 - 1
             }
         }
@@ -34,8 +34,8 @@ impl<T: Default> Slab<T> {
         })
     }
 
-    pub(super) fn release(&mut self, place: u32) {
-        self.free.push(place);
+    pub(super) fn release(&mut self, index: u32) {
+        self.free.push(index);
     }
 
     /// Returns the largest number of values that existed at a time.

@@ -31,7 +31,7 @@ pub(crate) struct HookTracker {
     pub(crate) succeeded: u64,
     /// All others that ended.
     pub(crate) failed: u64,
-    begun: u64,
+    last_epoch: u64,
     /// The members with a notification about their alert in progress.
     in_progress: BTreeSet<MemberId>,
 }
@@ -50,7 +50,7 @@ enum HookCause {
     /// The alert with this number asks for this share of the sessions.
     Alert {
         id: MemberId,
-        number: u32,
+        decision: u32,
         share: f32,
     },
 }
@@ -76,13 +76,13 @@ impl GroupState {
     pub(crate) fn pending_alert_hook(&mut self, id: MemberId) -> Option<PendingHook> {
         let settings = self.settings.hand_over.as_ref()?;
         let alert = self.analyzer.alert(id)?;
-        let (number, share) = (alert.held?, alert.shed.share);
-        let member = Arc::clone(&self.analyzer.members().find(|(known, ..)| *known == id)?.1.name);
+        let (decision, share) = (alert.held?, alert.shed.share);
+        let member = Arc::clone(&self.analyzer.members().find(|(candidate, ..)| *candidate == id)?.1.name);
         self.hooks.in_progress.insert(id).then(|| PendingHook {
             group: Arc::clone(&self.group.name),
             member,
             epoch: self.hooks.next_epoch(),
-            cause: HookCause::Alert { id, number, share },
+            cause: HookCause::Alert { id, decision, share },
             settings: settings.clone(),
         })
     }
@@ -90,8 +90,8 @@ impl GroupState {
 
 impl HookTracker {
     fn next_epoch(&mut self) -> u64 {
-        self.begun += 1;
-        self.begun
+        self.last_epoch += 1;
+        self.last_epoch
     }
 }
 
@@ -100,77 +100,78 @@ impl ControlPlane {
     /// already draining.
     pub(crate) fn pending_drain_hook(&mut self, group: Option<&str>, member: &str) -> Option<PendingHook> {
         let group = self.group_of(group, member).ok()?;
-        let ruled = self.groups.get_mut(&group)?;
-        let (id, settings) = (ruled.id(member)?, ruled.settings.hand_over.clone()?);
-        if ruled.analyzer.is_draining(id) {
+        let group_state = self.groups.get_mut(&group)?;
+        let (id, settings) = (group_state.id(member)?, group_state.settings.hand_over.clone()?);
+        if group_state.analyzer.is_draining(id) {
             return None;
         }
-        let (member, epoch) = (member.into(), ruled.hooks.next_epoch());
+        let (member, epoch) = (member.into(), group_state.hooks.next_epoch());
         Some(PendingHook { group, member, epoch, cause: HookCause::Drain, settings })
     }
 
     /// Records the result of a notification, and releases the alert if it was about one.
-    pub(crate) fn finish_hook(&mut self, due: &PendingHook, outcome: Result<(), String>, now: Time) {
-        let Some(ruled) = self.groups.get_mut(&due.group) else { return };
-        let (well, ill, mut inputs) = match due.cause {
+    pub(crate) fn finish_hook(&mut self, hook: &PendingHook, outcome: Result<(), String>, now: Time) {
+        let Some(group_state) = self.groups.get_mut(&hook.group) else { return };
+        let (success_suffix, failure_suffix, mut inputs) = match hook.cause {
             HookCause::Drain => (" before it is drained", "it is drained all the same", Vec::new()),
-            HookCause::Alert { id, number, share } => {
-                ruled.hooks.in_progress.remove(&id);
-                let inputs = vec![("share".into(), f64::from(share)), ("decision".into(), f64::from(number))];
-                match ruled.analyzer.release_alert(id, number, now) {
+            HookCause::Alert { id, decision, share } => {
+                group_state.hooks.in_progress.remove(&id);
+                let inputs =
+                    vec![("share".into(), f64::from(share)), ("decision".into(), f64::from(decision))];
+                match group_state.analyzer.release_alert(id, decision, now) {
                     true => (" before some of them go", "they go all the same", inputs),
                     false => ("; the alert is over by now", "the alert is over by now", inputs),
                 }
             }
         };
         inputs.push(("failed".into(), if outcome.is_ok() { 0.0 } else { 1.0 }));
-        let why = match outcome {
+        let message = match outcome {
             Ok(()) => {
-                ruled.hooks.succeeded += 1;
-                format!("its sessions were handed over{well}")
+                group_state.hooks.succeeded += 1;
+                format!("its sessions were handed over{success_suffix}")
             }
-            Err(why) => {
-                ruled.hooks.failed += 1;
-                format!("its sessions were not handed over ({why}); {ill}")
+            Err(error) => {
+                group_state.hooks.failed += 1;
+                format!("its sessions were not handed over ({error}); {failure_suffix}")
             }
         };
-        let (group, member) = (Arc::clone(&due.group), Some(Arc::clone(&due.member)));
-        self.event_log.write(Event { kind: EventKind::HandedOver, group, member, why, inputs });
-        ruled.publish_changes(self.cores, now, &mut self.event_log);
+        let (group, member) = (Arc::clone(&hook.group), Some(Arc::clone(&hook.member)));
+        self.event_log.write(Event { kind: EventKind::HandedOver, group, member, why: message, inputs });
+        group_state.publish_changes(self.cores, now, &mut self.event_log);
     }
 }
 
 /// Sends notifications about alerts, each in a task of its own. To be called in the control thread.
-pub(crate) fn start_hooks(inner: &Arc<EngineShared>, due: Vec<PendingHook>) {
-    for one in due {
-        tokio::spawn(run_hook(Arc::clone(inner), one));
+pub(crate) fn start_hooks(inner: &Arc<EngineShared>, hooks: Vec<PendingHook>) {
+    for hook in hooks {
+        tokio::spawn(run_hook(Arc::clone(inner), hook));
     }
 }
 
 /// Sends one notification, and then releases its sessions.
-async fn run_hook(inner: Arc<EngineShared>, due: PendingHook) {
-    let due = Arc::new(due);
-    let outcome = send_in_time(&inner, &due).await;
-    lock(&inner.control).finish_hook(&due, outcome, inner.clock.now());
+async fn run_hook(inner: Arc<EngineShared>, hook: PendingHook) {
+    let hook = Arc::new(hook);
+    let outcome = send_in_time(&inner, &hook).await;
+    lock(&inner.control).finish_hook(&hook, outcome, inner.clock.now());
     // The next plan may be due.
     inner.wake.notify_one();
 }
 
-async fn send_in_time(inner: &EngineShared, due: &Arc<PendingHook>) -> Result<(), String> {
-    let timeout = due.settings.timeout;
-    let end = Instant::now() + timeout;
-    let Ok(Ok(permit)) = timeout_at(end, Arc::clone(&inner.hook_permits).acquire_owned()).await else {
+async fn send_in_time(inner: &EngineShared, hook: &Arc<PendingHook>) -> Result<(), String> {
+    let timeout = hook.settings.timeout;
+    let deadline = Instant::now() + timeout;
+    let Ok(Ok(permit)) = timeout_at(deadline, Arc::clone(&inner.hook_permits).acquire_owned()).await else {
         return Err(format!("{MAX_CONCURRENT} others were told of for {timeout:?}"));
     };
-    let due = Arc::clone(due);
-    let told = tokio::task::spawn_blocking(move || {
-        let outcome = due.send();
+    let hook = Arc::clone(hook);
+    let sending = tokio::task::spawn_blocking(move || {
+        let outcome = hook.send();
         drop(permit);
         outcome
     });
-    match timeout_at(end, told).await {
+    match timeout_at(deadline, sending).await {
         Ok(Ok(outcome)) => outcome,
-        Ok(Err(stopped)) => Err(stopped.to_string()),
+        Ok(Err(error)) => Err(error.to_string()),
         // The lookup of a name has no time limit of its own.
         Err(_) => Err(format!("no answer in {timeout:?}")),
     }

@@ -30,41 +30,43 @@ pub(crate) struct LeaseSnapshot {
 impl ControlPlane {
     /// Returns all leases in force.
     pub(crate) fn lease_snapshots(&self) -> Vec<LeaseSnapshot> {
-        let left = |(id, loan): (&u128, &HeldLease)| LeaseSnapshot {
+        let snapshot = |(id, held_lease): (&u128, &HeldLease)| LeaseSnapshot {
             id: format!("{id:032x}"),
-            group: loan.group.name.to_string(),
-            member: loan.name.to_string(),
-            address: loan.address,
-            span: loan.span,
-            until: loan.until,
-            client: loan.client,
-            from: loan.from,
-            moves: loan.moves,
+            group: held_lease.group.name.to_string(),
+            member: held_lease.name.to_string(),
+            address: held_lease.address,
+            span: held_lease.span,
+            until: held_lease.expires_at,
+            client: held_lease.client,
+            from: held_lease.from,
+            moves: held_lease.moves,
         };
-        self.lease_table.all().map(left).collect()
+        self.lease_table.all().map(snapshot).collect()
     }
 
     /// Continues the leases of the previous process, except for those of removed groups and members.
-    pub(crate) fn resume_leases(&mut self, left: impl Iterator<Item = LeaseSnapshot>, now: Time) {
-        for lease in left.take(MAX_LEASES) {
-            let Ok(id) = u128::from_str_radix(&lease.id, 16) else { continue };
-            let Some(ruled) = self.groups.get(&*lease.group) else { continue };
-            let Some(record) = ruled.id(&lease.member).and_then(|id| ruled.record(id)) else { continue };
+    pub(crate) fn resume_leases(&mut self, snapshots: impl Iterator<Item = LeaseSnapshot>, now: Time) {
+        for snapshot in snapshots.take(MAX_LEASES) {
+            let Ok(id) = u128::from_str_radix(&snapshot.id, 16) else { continue };
+            let Some(group_state) = self.groups.get(&*snapshot.group) else { continue };
+            let Some(record) = group_state.id(&snapshot.member).and_then(|id| group_state.record(id)) else {
+                continue;
+            };
             record.vitals.begin();
-            let group = Arc::clone(&ruled.group);
-            let span = lease.span.clamp(SHORTEST_LEASE, LONGEST_LEASE);
-            let loan = HeldLease {
+            let group = Arc::clone(&group_state.group);
+            let duration = snapshot.span.clamp(SHORTEST_LEASE, LONGEST_LEASE);
+            let held_lease = HeldLease {
                 slot: InFlightSlot::from_counted(&group, record),
-                name: lease.member.as_str().into(),
-                address: lease.address,
-                span,
-                until: lease.until.min(now + span),
-                client: lease.client,
-                from: lease.from,
-                moves: lease.moves,
+                name: snapshot.member.as_str().into(),
+                address: snapshot.address,
+                span: duration,
+                expires_at: snapshot.until.min(now + duration),
+                client: snapshot.client,
+                from: snapshot.from,
+                moves: snapshot.moves,
                 group,
             };
-            self.lease_table.insert(id, loan);
+            self.lease_table.insert(id, held_lease);
         }
         let names: Vec<_> = self.groups.keys().cloned().collect();
         for name in names {

@@ -33,27 +33,28 @@ impl ControlPlane {
     pub(crate) fn leases(&mut self, group: &str, now: Time) -> Result<Vec<LeaseHolder>, LeaseError> {
         self.lease_table.sweep(now);
         self.group_state(group)?;
-        let mut found = BTreeMap::<_, (usize, Time)>::new();
-        for loan in self.lease_table.leases().filter(|loan| *loan.group.name == *group) {
-            let (leases, until) = found.entry((&loan.name, loan.from)).or_insert((0, loan.until));
-            (*leases, *until) = (*leases + 1, loan.until.max(*until));
+        let mut by_holder = BTreeMap::<_, (usize, Time)>::new();
+        for held_lease in self.lease_table.leases().filter(|held_lease| *held_lease.group.name == *group) {
+            let (leases, latest_end) =
+                by_holder.entry((&held_lease.name, held_lease.from)).or_insert((0, held_lease.expires_at));
+            (*leases, *latest_end) = (*leases + 1, held_lease.expires_at.max(*latest_end));
         }
-        let lines = found.into_iter().map(|((member, from), (leases, until))| LeaseHolder {
+        let holders = by_holder.into_iter().map(|((member, from), (leases, latest_end))| LeaseHolder {
             member: Some(Arc::clone(member)),
             from,
             leases,
-            remaining: until.since(now),
+            remaining: latest_end.since(now),
         });
-        let mut lines: Vec<LeaseHolder> = lines.collect();
+        let mut holders: Vec<LeaseHolder> = holders.collect();
         // Holders with most leases first.
-        lines.sort_by_key(|line| std::cmp::Reverse(line.leases));
-        if lines.len() > MAX_LINES {
-            let others = lines.split_off(MAX_LINES);
-            let left = others.iter().map(|line| line.remaining).max().unwrap_or_default();
-            let leases = others.iter().map(|line| line.leases).sum();
-            lines.push(LeaseHolder { member: None, from: None, leases, remaining: left });
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.leases));
+        if holders.len() > MAX_LINES {
+            let folded = holders.split_off(MAX_LINES);
+            let remaining = folded.iter().map(|holder| holder.remaining).max().unwrap_or_default();
+            let leases = folded.iter().map(|holder| holder.leases).sum();
+            holders.push(LeaseHolder { member: None, from: None, leases, remaining });
         }
-        Ok(lines)
+        Ok(holders)
     }
 
     /// Implements [`Engine::end_leases`](crate::Engine::end_leases).
@@ -61,17 +62,17 @@ impl ControlPlane {
         &mut self,
         group: &str,
         member: Option<&str>,
-        from: Option<IpAddr>,
+        client: Option<IpAddr>,
         now: Time,
     ) -> Result<usize, LeaseError> {
         self.lease_table.sweep(now);
         let name = Arc::clone(&self.group_state(group)?.group.name);
-        let meant = |loan: &HeldLease| {
-            *loan.group.name == *name
-                && member.is_none_or(|member| *loan.name == *member)
-                && (from.is_none() || loan.from == from)
+        let matches_lease = |held_lease: &HeldLease| {
+            *held_lease.group.name == *name
+                && member.is_none_or(|member| *held_lease.name == *member)
+                && (client.is_none() || held_lease.from == client)
         };
-        let ended = self.lease_table.end(meant);
+        let ended = self.lease_table.end(matches_lease);
         // A removed member may have had leases; an unknown name is a typing error.
         if ended == 0
             && let Some(member) = member
@@ -80,12 +81,18 @@ impl ControlPlane {
             return Err(LeaseError::Unknown(format!("group {group} has no member {member}")));
         }
         if ended > 0 {
-            let of = member.map_or_else(String::new, |member| format!(" of {member}"));
-            let at = from.map_or_else(String::new, |from| format!(" of clients at {from}"));
-            let why = format!("an operator ended {ended} leases{of}{at}");
+            let member_text = member.map_or_else(String::new, |member| format!(" of {member}"));
+            let client_text = client.map_or_else(String::new, |from| format!(" of clients at {from}"));
+            let message = format!("an operator ended {ended} leases{member_text}{client_text}");
             let inputs = vec![("leases".into(), ended as f64)];
             let member = member.map(Arc::from);
-            self.event_log.write(Event { kind: EventKind::Changed, group: name, member, why, inputs });
+            self.event_log.write(Event {
+                kind: EventKind::Changed,
+                group: name,
+                member,
+                why: message,
+                inputs,
+            });
         }
         self.end_expired_leases(now);
         Ok(ended)

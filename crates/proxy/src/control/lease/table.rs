@@ -20,7 +20,7 @@ use crate::upstream::group::{MemberRecord, PublishedPlan, SharedGroup};
 pub(crate) struct LeaseTable {
     leases: HashMap<u128, HeldLease>,
     /// The leases by their ends.
-    ends: BTreeSet<(Time, u128)>,
+    expirations: BTreeSet<(Time, u128)>,
     /// The last lease of each identified client, by group.
     clients: HashMap<(Arc<str>, u64), u128>,
     counts: BTreeMap<Arc<str>, usize>,
@@ -39,7 +39,7 @@ pub(super) struct HeldLease {
     pub(super) name: Arc<str>,
     pub(super) address: SocketAddr,
     pub(super) span: Duration,
-    pub(super) until: Time,
+    pub(super) expires_at: Time,
     pub(super) client: Option<u64>,
     /// The client's address.
     pub(super) from: Option<IpAddr>,
@@ -105,14 +105,14 @@ impl LeaseTable {
 
     /// Returns the group of a lease.
     pub(super) fn group_of(&self, id: u128) -> Option<Arc<SharedGroup>> {
-        self.leases.get(&id).map(|loan| Arc::clone(&loan.group))
+        self.leases.get(&id).map(|held_lease| Arc::clone(&held_lease.group))
     }
 
     /// Drops the state of removed groups without leases. Returns the names of all other groups that ever had
     /// a lease.
-    pub(super) fn retain(&mut self, there: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
-        self.pickers.retain(|name, _| there(name));
-        self.counts.retain(|name, count| *count > 0 || there(name));
+    pub(super) fn retain(&mut self, exists: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+        self.pickers.retain(|name, _| exists(name));
+        self.counts.retain(|name, count| *count > 0 || exists(name));
         self.counts.keys().cloned().collect()
     }
 
@@ -122,8 +122,8 @@ impl LeaseTable {
     }
 
     /// Returns the number of leases of clients at an address.
-    pub(super) fn source_count(&self, from: IpAddr) -> usize {
-        self.sources.get(&from).copied().unwrap_or_default()
+    pub(super) fn source_count(&self, client: IpAddr) -> usize {
+        self.sources.get(&client).copied().unwrap_or_default()
     }
 
     /// Returns all leases.
@@ -132,28 +132,29 @@ impl LeaseTable {
     }
 
     /// Ends the selected leases, and returns their number.
-    pub(super) fn end(&mut self, which: impl Fn(&HeldLease) -> bool) -> usize {
-        let ids: Vec<u128> = self.leases.iter().filter(|(_, loan)| which(loan)).map(|(id, _)| *id).collect();
+    pub(super) fn end(&mut self, should_end: impl Fn(&HeldLease) -> bool) -> usize {
+        let ids: Vec<u128> =
+            self.leases.iter().filter(|(_, held_lease)| should_end(held_lease)).map(|(id, _)| *id).collect();
         ids.into_iter().filter_map(|id| self.remove(id)).count()
     }
 
     /// Returns `true` if an event about too many leases is due: at most one per `apart`.
-    pub(super) fn take_event_turn(&mut self, apart: Duration, now: Time) -> bool {
-        let tells = self.last_event.is_none_or(|told| now.since(told) >= apart);
-        if tells {
+    pub(super) fn take_event_turn(&mut self, min_interval: Duration, now: Time) -> bool {
+        let is_due = self.last_event.is_none_or(|last| now.since(last) >= min_interval);
+        if is_due {
             self.last_event = Some(now);
         }
-        tells
+        is_due
     }
 
     /// Ends expired leases.
     pub(super) fn sweep(&mut self, now: Time) {
-        while let Some((until, id)) = self.ends.first().copied()
-            && until <= now
+        while let Some((expires_at, id)) = self.expirations.first().copied()
+            && expires_at <= now
         {
             drop(self.remove(id));
             // A lease in the list is in the table; otherwise this would loop forever.
-            self.ends.remove(&(until, id));
+            self.expirations.remove(&(expires_at, id));
         }
     }
 
@@ -163,31 +164,35 @@ impl LeaseTable {
         &mut self,
         group: &SharedGroup,
         plan: &PublishedPlan,
-        ask: &PickRequest,
+        request: &PickRequest,
         tried: &[MemberId],
     ) -> PickOutcome {
         let (members, strategy) = (plan.plan.members(), plan.plan.strategy());
-        let begin = |place: usize| {
-            let member = &members[place];
+        let try_begin = |index: usize| {
+            let member = &members[index];
             // Another client may have taken the last place in the meantime.
-            let taken = member.vitals.begin() <= member.max_in_flight();
-            if !taken {
+            let has_room = member.vitals.begin() <= member.max_in_flight();
+            if !has_room {
                 member.vitals.end();
             }
-            taken
+            has_room
         };
         if members.iter().any(|member| member.shed.share > 0.0)
             && !strategy.reads_key
-            && let Some(place) =
-                plan.plan.target(ask.random_bits, tried, ask.now).filter(|place| begin(*place))
+            && let Some(index) = plan
+                .plan
+                .target(request.random_bits, tried, request.now)
+                .filter(|candidate| try_begin(*candidate))
         {
-            return PickOutcome::Member(place);
+            return PickOutcome::Member(index);
         }
-        let hand =
-            self.pickers.entry(Arc::clone(&group.name)).or_insert_with(|| PickerState::new(ask.random_bits));
+        let picker = self
+            .pickers
+            .entry(Arc::clone(&group.name))
+            .or_insert_with(|| PickerState::new(request.random_bits));
         loop {
-            match plan.plan.choose(hand, &PickRequest { turn: group.turn(), ..*ask }, tried) {
-                Choice::Member(place) if begin(place) => return PickOutcome::Member(place),
+            match plan.plan.choose(picker, &PickRequest { turn: group.turn(), ..*request }, tried) {
+                Choice::Member(index) if try_begin(index) => return PickOutcome::Member(index),
                 Choice::Member(_) => {}
                 Choice::Full | Choice::Shed => return PickOutcome::Full,
                 Choice::NoMember => return PickOutcome::NoCandidate,
@@ -196,40 +201,40 @@ impl LeaseTable {
     }
 
     /// Adds a lease.
-    pub(super) fn insert(&mut self, id: u128, loan: HeldLease) {
-        self.ends.insert((loan.until, id));
-        *self.counts.entry(Arc::clone(&loan.group.name)).or_default() += 1;
-        if let Some(client) = loan.client {
-            self.clients.insert((Arc::clone(&loan.group.name), client), id);
+    pub(super) fn insert(&mut self, id: u128, held_lease: HeldLease) {
+        self.expirations.insert((held_lease.expires_at, id));
+        *self.counts.entry(Arc::clone(&held_lease.group.name)).or_default() += 1;
+        if let Some(client) = held_lease.client {
+            self.clients.insert((Arc::clone(&held_lease.group.name), client), id);
         }
-        if let Some(from) = loan.from {
-            *self.sources.entry(from).or_default() += 1;
+        if let Some(client_address) = held_lease.from {
+            *self.sources.entry(client_address).or_default() += 1;
         }
-        self.leases.insert(id, loan);
+        self.leases.insert(id, held_lease);
     }
 
     /// Removes a lease, if there is such a lease.
     pub(super) fn remove(&mut self, id: u128) -> Option<HeldLease> {
-        let loan = self.leases.remove(&id)?;
-        self.ends.remove(&(loan.until, id));
-        if let Some(count) = self.counts.get_mut(&loan.group.name) {
+        let held_lease = self.leases.remove(&id)?;
+        self.expirations.remove(&(held_lease.expires_at, id));
+        if let Some(count) = self.counts.get_mut(&held_lease.group.name) {
             *count = count.saturating_sub(1);
         }
-        if let Some(from) = loan.from
-            && let Some(count) = self.sources.get_mut(&from)
+        if let Some(client_address) = held_lease.from
+            && let Some(count) = self.sources.get_mut(&client_address)
         {
             *count -= 1;
             if *count == 0 {
-                self.sources.remove(&from);
+                self.sources.remove(&client_address);
             }
         }
-        if let Some(client) = loan.client {
-            let client = (Arc::clone(&loan.group.name), client);
+        if let Some(client) = held_lease.client {
+            let client = (Arc::clone(&held_lease.group.name), client);
             if self.clients.get(&client) == Some(&id) {
                 self.clients.remove(&client);
             }
         }
-        Some(loan)
+        Some(held_lease)
     }
 
     /// Returns the index of the member of which a client already has a lease, and increases its count.
@@ -242,14 +247,14 @@ impl LeaseTable {
         tried: &[MemberId],
     ) -> Option<usize> {
         let id = self.clients.get(&(Arc::clone(&group.name), client))?;
-        let loan = self.leases.get(id)?;
-        let place = plan.records.iter().position(|record| Arc::ptr_eq(record, &loan.slot.record))?;
-        let member = &plan.plan.members()[place];
+        let held_lease = self.leases.get(id)?;
+        let index = plan.records.iter().position(|record| Arc::ptr_eq(record, &held_lease.slot.record))?;
+        let member = &plan.plan.members()[index];
         if tried.contains(&member.id) || member.is_full() || member.shed.share > 0.0 {
             return None;
         }
         member.vitals.begin();
-        Some(place)
+        Some(index)
     }
 }
 
@@ -263,7 +268,8 @@ pub(super) fn draw_random() -> io::Result<(u128, u64)> {
     while filled < bytes.len() {
         filled += retry_on_intr(|| getrandom(&mut bytes[filled..], GetRandomFlags::empty()))?;
     }
-    let (id, chance) = bytes.split_at(16);
-    let number = |bytes: &[u8]| bytes.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
-    Ok((number(id), number(chance) as u64))
+    let (id, random_bits) = bytes.split_at(16);
+    let from_big_endian =
+        |bytes: &[u8]| bytes.iter().fold(0_u128, |value, byte| value << 8 | u128::from(*byte));
+    Ok((from_big_endian(id), from_big_endian(random_bits) as u64))
 }

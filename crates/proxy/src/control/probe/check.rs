@@ -62,13 +62,13 @@ async fn check_on(mut stream: TcpStream, target: &ProbeTarget) -> Result<(), Str
     if let Some((tls, name)) = &target.tls
         && target.settings.kind != ProbeKind::Iiop
     {
-        let secure = tls::reach(tls, name, stream).await.map_err(|error| format!("TLS: {error}"))?;
-        return check_stream(secure, target).await;
+        let tls_stream = tls::reach(tls, name, stream).await.map_err(|error| format!("TLS: {error}"))?;
+        return check_stream(tls_stream, target).await;
     }
     match &target.settings.kind {
         ProbeKind::Iiop => match locate::ask(stream, &target.request).await {
             LocateAnswer::Here | LocateAnswer::ForwardsAway => Ok(()),
-            LocateAnswer::NotHere(why) => Err(why),
+            LocateAnswer::NotHere(reason) => Err(reason),
         },
         ProbeKind::Tcp | ProbeKind::Http { .. } | ProbeKind::Grpc { .. } => {
             check_stream(stream, target).await
@@ -122,7 +122,7 @@ async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &[u8]) ->
         if stream.read_buf(&mut head).await.map_err(|error| describe_error(&error))? == 0 {
             return Err("closed the connection before it answered".into());
         }
-        if let Some(status) = http1::final_status(&head, MAX_HEAD).map_err(|bad| bad.to_string())? {
+        if let Some(status) = http1::final_status(&head, MAX_HEAD).map_err(|error| error.to_string())? {
             return Ok(status);
         }
     }
@@ -147,11 +147,11 @@ mod tests {
         assert_eq!(check_status(503, "/up", None), Err("answered 503".into()));
         assert_eq!(check_status(200, "/up", Some(204)), Err("answered 200 rather than 204".into()));
         for expect in [None, Some(200)] {
-            let why = check_status(404, "/up", expect).unwrap_err();
+            let error = check_status(404, "/up", expect).unwrap_err();
             assert!(
-                why.starts_with("answered 404")
-                    && why.contains("it has no /up; is `http` of the health check"),
-                "{why}"
+                error.starts_with("answered 404")
+                    && error.contains("it has no /up; is `http` of the health check"),
+                "{error}"
             );
         }
     }

@@ -56,18 +56,18 @@ pub(super) async fn check_health<T: AsyncRead + AsyncWrite + Unpin + Send>(
     let mut request = request(Method::POST, target, "/grpc.health.v1.Health/Check", host)?;
     request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     request.headers_mut().insert("te", HeaderValue::from_static("trailers"));
-    let told = exchange(stream, request, Some(Bytes::copy_from_slice(&target.request))).await?;
-    if told.status != 200 {
-        return Err(format!("answered {}", told.status));
+    let response = exchange(stream, request, Some(Bytes::copy_from_slice(&target.request))).await?;
+    if response.status != 200 {
+        return Err(format!("answered {}", response.status));
     }
-    match told.code.as_deref() {
+    match response.grpc_status.as_deref() {
         Some("0") => {}
         Some("5") => return Err("does not know this service (grpc-status 5)".into()),
         Some("12") => return Err("has no health service (grpc-status 12)".into()),
         Some(code) => return Err(format!("answered with grpc-status {code}")),
         None => return Err("answered without grpc-status".into()),
     }
-    match serving_status(&told.content) {
+    match serving_status(&response.content) {
         Some(SERVING) => Ok(()),
         Some(2) => Err("says NOT_SERVING".into()),
         Some(other) => Err(format!("says state {other}")),
@@ -100,7 +100,7 @@ fn request(method: Method, target: &ProbeTarget, path: &str, host: &str) -> Resu
 struct ProbeResponse {
     status: u16,
     /// The value of `grpc-status`.
-    code: Option<String>,
+    grpc_status: Option<String>,
     content: Vec<u8>,
 }
 
@@ -110,35 +110,38 @@ async fn exchange<T: AsyncRead + AsyncWrite + Unpin + Send>(
     request: Request<()>,
     body: Option<Bytes>,
 ) -> Result<ProbeResponse, String> {
-    let begun = Builder::new().enable_push(false).max_header_list_size(16 * 1024).handshake(stream).await;
-    let (sender, connection) = begun.map_err(|error| format!("HTTP/2: {error}"))?;
-    let asked = async {
+    let handshake = Builder::new().enable_push(false).max_header_list_size(16 * 1024).handshake(stream).await;
+    let (sender, connection) = handshake.map_err(|error| format!("HTTP/2: {error}"))?;
+    let requesting = async {
         let mut sender = sender.ready().await?;
-        let (answer, mut out) = sender.send_request(request, body.is_none())?;
+        let (response_future, mut body_sender) = sender.send_request(request, body.is_none())?;
         if let Some(body) = body {
             // A query is smaller than any window.
-            out.send_data(body, true)?;
+            body_sender.send_data(body, true)?;
         }
-        let (head, mut incoming) = answer.await?.into_parts();
-        let code = |fields: &HeaderMap| Some(fields.get("grpc-status")?.to_str().ok()?.to_owned());
-        let mut told =
-            ProbeResponse { status: head.status.as_u16(), code: code(&head.headers), content: Vec::new() };
-        while let Some(piece) = incoming.data().await {
-            told.content.extend_from_slice(&piece?);
-            if told.content.len() > MAX_RESPONSE {
+        let (head, mut response_body) = response_future.await?.into_parts();
+        let find_status = |fields: &HeaderMap| Some(fields.get("grpc-status")?.to_str().ok()?.to_owned());
+        let mut response = ProbeResponse {
+            status: head.status.as_u16(),
+            grpc_status: find_status(&head.headers),
+            content: Vec::new(),
+        };
+        while let Some(chunk) = response_body.data().await {
+            response.content.extend_from_slice(&chunk?);
+            if response.content.len() > MAX_RESPONSE {
                 // Only the status of a response to GET is relevant.
-                return Ok(told);
+                return Ok(response);
             }
         }
-        if let Some(fields) = incoming.trailers().await? {
-            told.code = told.code.or_else(|| code(&fields));
+        if let Some(trailers) = response_body.trailers().await? {
+            response.grpc_status = response.grpc_status.or_else(|| find_status(&trailers));
         }
-        Ok::<ProbeResponse, h2::Error>(told)
+        Ok::<ProbeResponse, h2::Error>(response)
     };
     tokio::select! {
         biased;
-        told = asked => told.map_err(|error| format!("HTTP/2: {error}")),
-        ended = connection => Err(match ended {
+        result = requesting => result.map_err(|error| format!("HTTP/2: {error}")),
+        closed = connection => Err(match closed {
             Ok(()) => "closed the connection before it answered".into(),
             Err(error) => format!("HTTP/2: {error}"),
         }),
@@ -156,8 +159,8 @@ mod tests {
         assert_eq!(health_request(&"x".repeat(300))[5..8], [0x0a, 0xac, 0x02]);
         assert_eq!(serving_status(&[0, 0, 0, 0, 2, 8, 1]), Some(SERVING));
         assert_eq!(serving_status(&[0, 0, 0, 0, 0]), Some(0));
-        for bad in [&[][..], &[1, 0, 0, 0, 2, 8, 1], &[0, 0, 0, 0, 3, 8, 1], &[0, 0, 0, 0, 2, 9, 1]] {
-            assert_eq!(serving_status(bad), None);
+        for invalid in [&[][..], &[1, 0, 0, 0, 2, 8, 1], &[0, 0, 0, 0, 3, 8, 1], &[0, 0, 0, 0, 2, 9, 1]] {
+            assert_eq!(serving_status(invalid), None);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::runtime::sync::lock;
 #[derive(Debug, Default)]
 pub(crate) struct ProbeOwnership {
     /// Whether others check.
-    others: AtomicBool,
+    others_check: AtomicBool,
     /// The time of the last check that they reported.
     last_reported: Mutex<Option<Instant>>,
     wake: Notify,
@@ -25,22 +25,22 @@ pub(crate) struct ProbeOwnership {
 
 impl ProbeOwnership {
     /// Assigns the checks to this balancer or to others.
-    pub(crate) fn assign(&self, mine: bool) {
-        self.others.store(!mine, Relaxed);
-        if mine {
+    pub(crate) fn assign(&self, ours: bool) {
+        self.others_check.store(!ours, Relaxed);
+        if ours {
             self.wake.notify_one();
         }
     }
 
     /// Returns `true` if this balancer has to check.
     pub(crate) fn is_ours(&self) -> bool {
-        !self.others.load(Relaxed)
+        !self.others_check.load(Relaxed)
     }
 
     /// Records the time of another balancer's check, whose result is accepted.
-    pub(crate) fn record_check(&self, at: Instant) {
-        let mut told = lock(&self.last_reported);
-        *told = (*told).max(Some(at));
+    pub(crate) fn record_check(&self, checked_at: Instant) {
+        let mut last_reported = lock(&self.last_reported);
+        *last_reported = (*last_reported).max(Some(checked_at));
     }
 
     /// Requests a check at once.
@@ -50,17 +50,18 @@ impl ProbeOwnership {
     }
 
     /// Returns `true` if no check is required now.
-    pub(crate) fn is_covered(&self, interval: Duration, patience: Duration, now: Instant) -> bool {
+    pub(crate) fn is_covered(&self, interval: Duration, timeout: Duration, now: Instant) -> bool {
         // Intervals are jittered by at most a tenth, and the other balancer's check takes time.
-        let fresh = interval.mul_f64(2.2) + patience;
+        let max_age = interval.mul_f64(2.2) + timeout;
         !self.is_ours()
-            && lock(&self.last_reported).is_some_and(|told| now.saturating_duration_since(told) <= fresh)
+            && lock(&self.last_reported)
+                .is_some_and(|reported_at| now.saturating_duration_since(reported_at) <= max_age)
     }
 
     /// Waits until a time, or until a check is requested.
-    pub(crate) async fn until_requested(&self, until: Instant) {
+    pub(crate) async fn until_requested(&self, deadline: Instant) {
         tokio::select! {
-            () = sleep_until(until) => {}
+            () = sleep_until(deadline) => {}
             () = self.wake.notified() => {}
         }
     }
@@ -73,33 +74,34 @@ mod tests {
 
     #[test]
     fn who_is_not_told_anything_checks() {
-        let duty = ProbeOwnership::default();
-        let begun = Instant::now() + Duration::from_secs(100);
-        let (interval, patience) = (Duration::from_secs(2), Duration::from_secs(1));
-        let rests = |after: u64| duty.is_covered(interval, patience, begun + Duration::from_secs(after));
-        duty.record_check(begun);
-        assert!(duty.is_ours() && !rests(0), "it is for this one to check");
-        duty.assign(false);
-        assert!(rests(0) && rests(5));
-        assert!(!rests(6), "nobody has told anything for long");
-        duty.record_check(begun + Duration::from_secs(4));
-        duty.record_check(begun + Duration::from_secs(1));
-        assert!(rests(9), "what is older than what is known says nothing");
-        duty.call();
-        assert!(!rests(5));
-        duty.record_check(begun + Duration::from_secs(5));
-        duty.assign(true);
-        assert!(!rests(5));
+        let ownership = ProbeOwnership::default();
+        let started_at = Instant::now() + Duration::from_secs(100);
+        let (interval, timeout) = (Duration::from_secs(2), Duration::from_secs(1));
+        let is_covered =
+            |seconds: u64| ownership.is_covered(interval, timeout, started_at + Duration::from_secs(seconds));
+        ownership.record_check(started_at);
+        assert!(ownership.is_ours() && !is_covered(0), "it is for this one to check");
+        ownership.assign(false);
+        assert!(is_covered(0) && is_covered(5));
+        assert!(!is_covered(6), "nobody has told anything for long");
+        ownership.record_check(started_at + Duration::from_secs(4));
+        ownership.record_check(started_at + Duration::from_secs(1));
+        assert!(is_covered(9), "what is older than what is known says nothing");
+        ownership.call();
+        assert!(!is_covered(5));
+        ownership.record_check(started_at + Duration::from_secs(5));
+        ownership.assign(true);
+        assert!(!is_covered(5));
     }
 
     #[test]
     fn who_is_called_does_not_wait() {
         run(|_| async {
-            let duty = ProbeOwnership::default();
-            let far = Instant::now() + Duration::from_secs(3600);
-            duty.call();
-            duty.until_requested(far).await;
-            duty.until_requested(Instant::now() + Duration::from_millis(1)).await;
+            let ownership = ProbeOwnership::default();
+            let deadline = Instant::now() + Duration::from_secs(3600);
+            ownership.call();
+            ownership.until_requested(deadline).await;
+            ownership.until_requested(Instant::now() + Duration::from_millis(1)).await;
         });
     }
 }

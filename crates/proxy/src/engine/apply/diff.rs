@@ -11,125 +11,141 @@ use crate::{
 };
 
 /// Returns the changes from one configuration to another, one line each, in the order of the new one.
-pub(super) fn differences(before: &Settings, after: &Settings, same: &[Option<usize>]) -> Vec<String> {
+pub(super) fn differences(
+    previous: &Settings,
+    next: &Settings,
+    reused_sockets: &[Option<usize>],
+) -> Vec<String> {
     let mut changes = Vec::new();
-    let name = |listener: &ListenerSettings| format!("listener {} {}", listener.label(), listener.address);
-    for (place, listener) in after.listeners.iter().enumerate() {
-        match same[place].map(|open| &before.listeners[open]) {
-            None => changes.push(format!("+ {} -> {}", name(listener), listener.group)),
-            Some(open) if open.group != listener.group => {
-                changes.push(format!("~ {}: {} -> {}", name(listener), open.group, listener.group));
+    let describe =
+        |listener: &ListenerSettings| format!("listener {} {}", listener.label(), listener.address);
+    for (index, listener) in next.listeners.iter().enumerate() {
+        match reused_sockets[index].map(|open_index| &previous.listeners[open_index]) {
+            None => changes.push(format!("+ {} -> {}", describe(listener), listener.group)),
+            Some(open_listener) if open_listener.group != listener.group => {
+                changes.push(format!(
+                    "~ {}: {} -> {}",
+                    describe(listener),
+                    open_listener.group,
+                    listener.group
+                ));
             }
-            Some(open) => {
-                let keys = listener_keys(open, listener);
+            Some(open_listener) => {
+                let keys = listener_keys(open_listener, listener);
                 if !keys.is_empty() {
-                    changes.push(format!("~ {}: {}", name(listener), keys.join(", ")));
+                    changes.push(format!("~ {}: {}", describe(listener), keys.join(", ")));
                 }
             }
         }
     }
-    let stay: HashSet<usize> = same.iter().flatten().copied().collect();
-    for (place, open) in before.listeners.iter().enumerate() {
-        if !stay.contains(&place) {
-            changes.push(format!("- {}", name(open)));
+    let kept: HashSet<usize> = reused_sockets.iter().flatten().copied().collect();
+    for (index, open) in previous.listeners.iter().enumerate() {
+        if !kept.contains(&index) {
+            changes.push(format!("- {}", describe(open)));
         }
     }
-    let named = |settings: &'_ Settings| -> HashMap<Arc<str>, Arc<GroupSettings>> {
+    let groups_by_name = |settings: &'_ Settings| -> HashMap<Arc<str>, Arc<GroupSettings>> {
         settings.groups.iter().map(|group| (Arc::clone(&group.spec.name), Arc::clone(group))).collect()
     };
-    let (old, new) = (named(before), named(after));
-    for group in &after.groups {
+    let (old, new) = (groups_by_name(previous), groups_by_name(next));
+    for group in &next.groups {
         match old.get(&group.spec.name) {
             None => {
                 let members = match group.spec.members.len() {
                     1 => "1 member".to_owned(),
-                    many => format!("{many} members"),
+                    count => format!("{count} members"),
                 };
                 changes.push(format!("+ group {} ({members})", group.spec.name));
             }
-            Some(other) if super::same(other, group) => {}
-            Some(other) => group_differences(other, group, &mut changes),
+            Some(old_group) if super::same_settings(old_group, group) => {}
+            Some(old_group) => group_differences(old_group, group, &mut changes),
         }
     }
-    for group in &before.groups {
+    for group in &previous.groups {
         if !new.contains_key(&group.spec.name) {
             changes.push(format!("- group {}", group.spec.name));
         }
     }
-    let log = |settings: &Settings| settings.access_log.as_ref().map(|log| log.path.display().to_string());
-    if before.access_log != after.access_log {
-        changes.push(format!("~ access log: {}", log(after).unwrap_or_else(|| "off".into())));
+    let log_path =
+        |settings: &Settings| settings.access_log.as_ref().map(|log| log.path.display().to_string());
+    if previous.access_log != next.access_log {
+        changes.push(format!("~ access log: {}", log_path(next).unwrap_or_else(|| "off".into())));
     }
-    if before.tracing != after.tracing {
-        let said = after.tracing.as_ref().map(|tracing| format!("on, {} of new traces", tracing.sample));
-        changes.push(format!("~ tracing: {}", said.unwrap_or_else(|| "off".into())));
+    if previous.tracing != next.tracing {
+        let description =
+            next.tracing.as_ref().map(|tracing| format!("on, {} of new traces", tracing.sample));
+        changes.push(format!("~ tracing: {}", description.unwrap_or_else(|| "off".into())));
     }
     for (key, old, new) in [
-        ("drain_deadline", before.drain_deadline, after.drain_deadline),
-        ("upgrade_deadline", before.upgrade_deadline, after.upgrade_deadline),
+        ("drain_deadline", previous.drain_deadline, next.drain_deadline),
+        ("upgrade_deadline", previous.upgrade_deadline, next.upgrade_deadline),
     ] {
         if old != new {
             changes.push(format!("~ {key}: {old:?} -> {new:?}"));
         }
     }
-    if before.max_connections != after.max_connections {
-        changes.push(format!("~ max_connections: {} -> {}", before.max_connections, after.max_connections));
+    if previous.max_connections != next.max_connections {
+        changes.push(format!("~ max_connections: {} -> {}", previous.max_connections, next.max_connections));
     }
-    if before.max_memory != after.max_memory {
-        changes.push(format!("~ max_memory: {} -> {}", before.max_memory, after.max_memory));
+    if previous.max_memory != next.max_memory {
+        changes.push(format!("~ max_memory: {} -> {}", previous.max_memory, next.max_memory));
     }
     changes
 }
 
-fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mut Vec<String>) {
-    let name = &after.spec.name;
-    let named = |group: &GroupSettings| -> HashMap<Arc<str>, MemberSpec> {
+fn group_differences(previous: &GroupSettings, next: &GroupSettings, changes: &mut Vec<String>) {
+    let name = &next.spec.name;
+    let members_by_name = |group: &GroupSettings| -> HashMap<Arc<str>, MemberSpec> {
         group.spec.members.iter().map(|member| (Arc::clone(&member.name), member.clone())).collect()
     };
-    let (old, new) = (named(before), named(after));
+    let (old, new) = (members_by_name(previous), members_by_name(next));
     // A limit that all members share is shown as the group's.
-    let stay =
-        after.spec.members.iter().filter_map(|member| Some((old.get(&member.name)?.limit, member.limit)));
-    let limits: HashSet<(u32, u32)> = stay.collect();
+    let kept_limits =
+        next.spec.members.iter().filter_map(|member| Some((old.get(&member.name)?.limit, member.limit)));
+    let limits: HashSet<(u32, u32)> = kept_limits.collect();
     let limit = limits.iter().next().filter(|(old, new)| limits.len() == 1 && old != new).copied();
     if let Some((old, new)) = limit {
-        let said = |limit: u32| if limit == u32::MAX { "none".to_owned() } else { limit.to_string() };
-        changes.push(format!("~ group {name}: max_connections {} -> {}", said(old), said(new)));
+        let limit_text = |limit: u32| if limit == u32::MAX { "none".to_owned() } else { limit.to_string() };
+        changes.push(format!("~ group {name}: max_connections {} -> {}", limit_text(old), limit_text(new)));
     }
-    let differ = |one: &MemberSpec, other: &MemberSpec| {
-        let one = MemberSpec { limit: if limit.is_some() { other.limit } else { one.limit }, ..one.clone() };
-        one != *other
-            || member_settings(before, after, &one.name) != member_settings(after, before, &one.name)
+    let differs = |old_member: &MemberSpec, new_member: &MemberSpec| {
+        let old_member = MemberSpec {
+            limit: if limit.is_some() { new_member.limit } else { old_member.limit },
+            ..old_member.clone()
+        };
+        old_member != *new_member
+            || member_settings(previous, next, &old_member.name)
+                != member_settings(next, previous, &old_member.name)
     };
-    for member in &after.spec.members {
+    for member in &next.spec.members {
         match old.get(&member.name) {
             None => changes.push(format!("+ group {name}: member {}", member.name)),
-            Some(other) if other.capacity != member.capacity => changes.push(format!(
+            Some(old_member) if old_member.capacity != member.capacity => changes.push(format!(
                 "~ group {name}: member {}: capacity {} -> {}",
-                member.name, other.capacity, member.capacity
+                member.name, old_member.capacity, member.capacity
             )),
-            Some(other) if differ(other, member) => {
+            Some(old_member) if differs(old_member, member) => {
                 changes.push(format!("~ group {name}: member {}", member.name));
             }
             Some(_) => {}
         }
     }
-    for member in &before.spec.members {
+    for member in &previous.spec.members {
         if !new.contains_key(&member.name) {
             changes.push(format!("- group {name}: member {}", member.name));
         }
     }
     let strategy = |group: &GroupSettings| (group.spec.strategy.name, group.spec.params.clone());
-    if strategy(before) != strategy(after) {
-        let said = |group: &GroupSettings| describe_strategy(group.spec.strategy, &group.spec.params);
+    if strategy(previous) != strategy(next) {
+        let describe = |group: &GroupSettings| describe_strategy(group.spec.strategy, &group.spec.params);
         // The settings of both strategies are shown only if the names do not differ.
-        let (old, new) = match before.spec.strategy.name == after.spec.strategy.name {
-            true => (said(before), said(after)),
-            false => (before.spec.strategy.name.to_owned(), after.spec.strategy.name.to_owned()),
+        let (old, new) = match previous.spec.strategy.name == next.spec.strategy.name {
+            true => (describe(previous), describe(next)),
+            false => (previous.spec.strategy.name.to_owned(), next.spec.strategy.name.to_owned()),
         };
         changes.push(format!("~ group {name}: strategy {old} -> {new}"));
     }
-    let keys = group_keys(before, after);
+    let keys = group_keys(previous, next);
     if !keys.is_empty() {
         changes.push(format!("~ group {name}: {}", keys.join(", ")));
     }
@@ -142,8 +158,8 @@ fn member_settings<'a>(
     other: &GroupSettings,
     member: &str,
 ) -> (Option<&'a str>, Option<&'a Arc<str>>, Option<&'a CorbaObject>) {
-    let own = without_objects(&group.iiop) == without_objects(&other.iiop);
-    let object = group.iiop.as_ref().filter(|_| own).and_then(|iiop| iiop.objects.get(member));
+    let same_iiop = without_objects(&group.iiop) == without_objects(&other.iiop);
+    let object = group.iiop.as_ref().filter(|_| same_iiop).and_then(|iiop| iiop.objects.get(member));
     (group.public.get(member).map(|public| &**public), group.hosts.get(member), object)
 }
 
@@ -154,7 +170,7 @@ fn without_objects(iiop: &Option<IiopSettings>) -> Option<IiopSettings> {
 
 /// Returns the keys of a `[[group]]` whose values differ, except for members and the strategy. Each field is
 /// named once, so that a new one is not forgotten.
-fn group_keys(before: &GroupSettings, after: &GroupSettings) -> Vec<&'static str> {
+fn group_keys(previous: &GroupSettings, next: &GroupSettings) -> Vec<&'static str> {
     let GroupSettings {
         spec,
         public: _,
@@ -181,7 +197,7 @@ fn group_keys(before: &GroupSettings, after: &GroupSettings) -> Vec<&'static str
         send_proxy,
         tls,
         http2,
-    } = before;
+    } = previous;
     let GroupSpec {
         name: _,
         strategy: _,
@@ -196,34 +212,34 @@ fn group_keys(before: &GroupSettings, after: &GroupSettings) -> Vec<&'static str
         aperture,
     } = spec;
     let keys = [
-        ("health", *health == after.spec.health && *probe == after.probe),
-        ("outlier", *outlier == after.spec.outlier),
-        ("slow_start", *slow_start == after.spec.slow_start),
-        ("when_all_down", *when_all_down == after.spec.when_all_down),
-        ("admission", *admission == after.spec.admission),
-        ("objective", *objective == after.spec.objective),
-        ("aperture", *aperture == after.spec.aperture),
-        ("iiop", without_objects(iiop) == without_objects(&after.iiop)),
-        ("key", *key == after.key),
-        ("timeouts", *timeouts == after.timeouts),
-        ("retry", *retry == after.retry),
-        ("report_header", *strip_reports == after.strip_reports),
-        ("hand_over", *hand_over == after.hand_over),
-        ("drained_sessions", *keeps_drained == after.keeps_drained),
-        ("max_rate", *max_rate == after.max_rate),
-        ("queue", *queue == after.queue),
-        ("queue_timeout", *queue_timeout == after.queue_timeout),
-        ("pool", *pool == after.pool),
-        ("pool_idle", *pool_idle == after.pool_idle),
-        ("send_proxy", *send_proxy == after.send_proxy),
-        ("tls", *tls == after.tls),
-        ("protocol", *http2 == after.http2),
+        ("health", *health == next.spec.health && *probe == next.probe),
+        ("outlier", *outlier == next.spec.outlier),
+        ("slow_start", *slow_start == next.spec.slow_start),
+        ("when_all_down", *when_all_down == next.spec.when_all_down),
+        ("admission", *admission == next.spec.admission),
+        ("objective", *objective == next.spec.objective),
+        ("aperture", *aperture == next.spec.aperture),
+        ("iiop", without_objects(iiop) == without_objects(&next.iiop)),
+        ("key", *key == next.key),
+        ("timeouts", *timeouts == next.timeouts),
+        ("retry", *retry == next.retry),
+        ("report_header", *strip_reports == next.strip_reports),
+        ("hand_over", *hand_over == next.hand_over),
+        ("drained_sessions", *keeps_drained == next.keeps_drained),
+        ("max_rate", *max_rate == next.max_rate),
+        ("queue", *queue == next.queue),
+        ("queue_timeout", *queue_timeout == next.queue_timeout),
+        ("pool", *pool == next.pool),
+        ("pool_idle", *pool_idle == next.pool_idle),
+        ("send_proxy", *send_proxy == next.send_proxy),
+        ("tls", *tls == next.tls),
+        ("protocol", *http2 == next.http2),
     ];
     differing(&keys)
 }
 
 /// Returns the keys of a `[[listener]]` whose values differ, except for its group.
-fn listener_keys(before: &ListenerSettings, after: &ListenerSettings) -> Vec<&'static str> {
+fn listener_keys(previous: &ListenerSettings, next: &ListenerSettings) -> Vec<&'static str> {
     let ListenerSettings {
         // These identify the listener.
         address: _,
@@ -246,39 +262,39 @@ fn listener_keys(before: &ListenerSettings, after: &ListenerSettings) -> Vec<&'s
         max_flows,
         zone,
         tls,
-    } = before;
+    } = previous;
     let keys = [
-        ("protocol", *protocol == after.protocol),
-        ("groups", *others == after.others),
-        match (binding, after.binding) {
-            (BindingMode::OnDemand(one), BindingMode::OnDemand(other)) => ("rebind", *one == other),
-            (one, other) => ("binding", *one == other),
+        ("protocol", *protocol == next.protocol),
+        ("groups", *others == next.others),
+        match (binding, next.binding) {
+            (BindingMode::OnDemand(old), BindingMode::OnDemand(new)) => ("rebind", *old == new),
+            (old, new) => ("binding", *old == new),
         },
-        ("affinity", *affinity == after.affinity),
-        ("public", *public == after.public),
-        ("move_idle", *move_idle == after.move_idle),
-        ("accept_proxy", *accept_proxy == after.accept_proxy),
-        ("priority", *priority == after.priority),
-        ("timeouts", *timeouts == after.timeouts),
-        ("max_head", *max_head == after.max_head),
-        ("half_close", *half_close == after.half_close),
-        ("upgrades", *upgrades == after.upgrades),
-        ("forwarded", *forwarded == after.forwarded),
-        ("trusted", *trusted == after.trusted),
-        ("max_flows", *max_flows == after.max_flows),
+        ("affinity", *affinity == next.affinity),
+        ("public", *public == next.public),
+        ("move_idle", *move_idle == next.move_idle),
+        ("accept_proxy", *accept_proxy == next.accept_proxy),
+        ("priority", *priority == next.priority),
+        ("timeouts", *timeouts == next.timeouts),
+        ("max_head", *max_head == next.max_head),
+        ("half_close", *half_close == next.half_close),
+        ("upgrades", *upgrades == next.upgrades),
+        ("forwarded", *forwarded == next.forwarded),
+        ("trusted", *trusted == next.trusted),
+        ("max_flows", *max_flows == next.max_flows),
         // The zone's answers for its name.
-        ("domain or ttl", named(zone) == named(&after.zone)),
-        ("answer_rate or answer_slip", rates(zone) == rates(&after.zone)),
-        ("tls", *tls == after.tls),
+        ("domain or ttl", zone_name(zone) == zone_name(&next.zone)),
+        ("answer_rate or answer_slip", answer_limits(zone) == answer_limits(&next.zone)),
+        ("tls", *tls == next.tls),
     ];
     differing(&keys)
 }
 
-fn named(zone: &Option<ZoneSettings>) -> Option<(&str, u32)> {
+fn zone_name(zone: &Option<ZoneSettings>) -> Option<(&str, u32)> {
     zone.as_ref().map(|zone| (&*zone.domain, zone.ttl))
 }
 
-fn rates(zone: &Option<ZoneSettings>) -> Option<(u32, u32)> {
+fn answer_limits(zone: &Option<ZoneSettings>) -> Option<(u32, u32)> {
     zone.as_ref().map(|zone| (zone.rate, zone.slip))
 }
 

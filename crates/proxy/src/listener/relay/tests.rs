@@ -19,19 +19,24 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Returns two connected sockets.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (one, other) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-    (one.unwrap(), other.unwrap().0)
+    let (client, accepted) =
+        tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    (client.unwrap(), accepted.unwrap().0)
 }
 
 /// Returns a connection that this thread's reactor watches.
-fn watched(core: &ThreadContext, stream: TcpStream) -> ReactorSocket {
+fn reactor_socket(core: &ThreadContext, stream: TcpStream) -> ReactorSocket {
     let stream = stream.into_std().expect("a socket");
     ReactorSocket::new(&core.sessions.readiness, stream.into())
 }
 
 /// Returns two watched connections, for the middle of a relay.
-fn both(core: &ThreadContext, near: TcpStream, far: TcpStream) -> (ReactorSocket, ReactorSocket) {
-    (watched(core, near), watched(core, far))
+fn both(
+    core: &ThreadContext,
+    client_side: TcpStream,
+    member_side: TcpStream,
+) -> (ReactorSocket, ReactorSocket) {
+    (reactor_socket(core, client_side), reactor_socket(core, member_side))
 }
 
 /// Relays between two streams in the background. Returns the outcome, and the bytes counted in each
@@ -40,30 +45,30 @@ fn relay<S: ByteStream + 'static>(
     core: &Rc<ThreadContext>,
     (mut client, mut member): (S, S),
     idle: Duration,
-    ahead: &[u8],
+    unread: &[u8],
 ) -> JoinHandle<(RelayOutcome, u64, u64)> {
-    let (core, ahead) = (Rc::clone(core), ahead.to_vec());
+    let (core, unread) = (Rc::clone(core), unread.to_vec());
     tokio::task::spawn_local(async move {
-        let trip = trip(&core);
+        let in_flight = trip(&core);
         let timer = poll_fn(|cx| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-        let end = copy(
+        let outcome = copy(
             &core,
             &timer,
             IdlePolicy::end_only(idle),
             (&mut client, &mut member),
-            ahead,
-            &trip.upstream,
+            unread,
+            &in_flight.upstream,
         )
         .await;
-        if end.reset {
+        if outcome.reset {
             [&client, &member].into_iter().filter_map(ByteStream::socket).for_each(|socket| {
                 socket.abort();
             });
         }
-        let stripe = trip.counters();
-        let (out, back) = (stripe.bytes_out.value(), stripe.bytes_in.value());
-        assert_eq!(stripe.bytes_relayed.value(), out + back);
-        (end, out, back)
+        let counters = in_flight.counters();
+        let (bytes_out, bytes_in) = (counters.bytes_out.value(), counters.bytes_in.value());
+        assert_eq!(counters.bytes_relayed.value(), bytes_out + bytes_in);
+        (outcome, bytes_out, bytes_in)
     })
 }
 
@@ -74,9 +79,10 @@ fn pattern(len: usize) -> Vec<u8> {
 /// Returns the bytes that each end received from the relay.
 async fn finish(mut client: TcpStream, mut member: TcpStream) -> (Vec<u8>, Vec<u8>) {
     let (mut to_client, mut to_member) = (Vec::new(), Vec::new());
-    let (one, other) = tokio::join!(client.read_to_end(&mut to_client), member.read_to_end(&mut to_member));
-    one.unwrap();
-    other.unwrap();
+    let (client_read, member_read) =
+        tokio::join!(client.read_to_end(&mut to_client), member.read_to_end(&mut to_member));
+    client_read.unwrap();
+    member_read.unwrap();
     (to_client, to_member)
 }
 
@@ -89,9 +95,9 @@ fn much_goes_through_the_kernel() {
         let send = async {
             member.write_all(&bytes).await.unwrap();
             member.shutdown().await.unwrap();
-            let mut up = Vec::new();
-            member.read_to_end(&mut up).await.unwrap();
-            up
+            let mut to_member = Vec::new();
+            member.read_to_end(&mut to_member).await.unwrap();
+            to_member
         };
         let receive = async {
             let mut received = Vec::new();
@@ -101,12 +107,12 @@ fn much_goes_through_the_kernel() {
             client.shutdown().await.unwrap();
             received
         };
-        let (up, received) = tokio::join!(send, receive);
-        assert_eq!(up, b"thanks");
+        let (to_member, received) = tokio::join!(send, receive);
+        assert_eq!(to_member, b"thanks");
         assert_eq!((received.len(), hash(&received)), (bytes.len(), hash(&bytes)));
         assert!(core.pipes.open() > 0, "nothing was spliced");
-        let (end, bytes_out, bytes_in) = relay.await.unwrap();
-        assert_eq!(end, RelayOutcome { heard: true, ..RelayOutcome::default() });
+        let (outcome, bytes_out, bytes_in) = relay.await.unwrap();
+        assert_eq!(outcome, RelayOutcome { heard: true, ..RelayOutcome::default() });
         assert_eq!((bytes_out, bytes_in), (6, bytes.len() as u64));
     });
 }
@@ -128,7 +134,7 @@ fn little_is_copied() {
         }
         assert_eq!(core.pipes.open(), 0, "something was spliced");
         drop((client, member));
-        assert_eq!(relay.await.unwrap().0.broken, None);
+        assert_eq!(relay.await.unwrap().0.broken_side, None);
     });
 }
 
@@ -138,13 +144,13 @@ fn a_receiver_that_pauses_holds_the_sender_and_loses_nothing() {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
         let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
         let bytes = pattern(48 << 20);
-        let (mut sent, mut stuck) = (0, 0);
+        let (mut sent, mut blocked_writes) = (0, 0);
         // Until nothing moves, however often the relay is polled: every buffer on the way is full.
-        while stuck < 200 {
+        while blocked_writes < 200 {
             match client.try_write(&bytes[sent..]) {
-                Ok(more) => (sent, stuck) = (sent + more, 0),
+                Ok(len) => (sent, blocked_writes) = (sent + len, 0),
                 Err(_) => {
-                    stuck += 1;
+                    blocked_writes += 1;
                     // sleeps: polls
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
@@ -182,18 +188,18 @@ fn what_was_read_before_goes_first() {
         member.shutdown().await.unwrap();
         let (to_client, to_member) = finish(client, member).await;
         assert_eq!((&to_client[..], &to_member[..]), (&b"answer"[..], &b"first, second"[..]));
-        let (end, bytes_out, bytes_in) = relay.await.unwrap();
-        assert_eq!((end.broken, end.heard, bytes_out, bytes_in), (None, true, 13, 6));
+        let (outcome, bytes_out, bytes_in) = relay.await.unwrap();
+        assert_eq!((outcome.broken_side, outcome.heard, bytes_out, bytes_in), (None, true, 13, 6));
     });
 }
 
 #[test]
 fn a_reset_is_passed_on() {
     run(|core| async move {
-        for by in [RelaySide::Client, RelaySide::Member] {
+        for closing_side in [RelaySide::Client, RelaySide::Member] {
             let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
             let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
-            let (breaks, mut learns) = if by == RelaySide::Client {
+            let (resetting, mut surviving) = if closing_side == RelaySide::Client {
                 member.write_all(b"hello").await.unwrap();
                 client.read_exact(&mut [0; 5]).await.unwrap();
                 (client, member)
@@ -202,20 +208,20 @@ fn a_reset_is_passed_on() {
                 member.read_exact(&mut [0; 5]).await.unwrap();
                 (member, client)
             };
-            breaks.set_zero_linger().unwrap();
-            drop(breaks);
-            let (end, ..) = relay.await.unwrap();
+            resetting.set_zero_linger().unwrap();
+            drop(resetting);
+            let (outcome, ..) = relay.await.unwrap();
             assert_eq!(
-                end,
+                outcome,
                 RelayOutcome {
-                    broken: Some(by),
+                    broken_side: Some(closing_side),
                     reset: true,
-                    heard: by == RelaySide::Client,
+                    heard: closing_side == RelaySide::Client,
                     should_move: false
                 }
             );
-            let learnt = learns.read(&mut [0; 5]).await.unwrap_err();
-            assert_eq!(learnt.kind(), io::ErrorKind::ConnectionReset);
+            let error = surviving.read(&mut [0; 5]).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         }
     });
 }
@@ -229,15 +235,15 @@ impl AsyncRead for UncleanStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = space.filled().len();
-        let read = Pin::new(&mut self.0).poll_read(cx, space);
-        match read {
-            Poll::Ready(Ok(())) if space.filled().len() == before => {
+        let previous_len = buffer.filled().len();
+        let result = Pin::new(&mut self.0).poll_read(cx, buffer);
+        match result {
+            Poll::Ready(Ok(())) if buffer.filled().len() == previous_len => {
                 Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
             }
-            read => read,
+            other => other,
         }
     }
 }
@@ -262,7 +268,7 @@ fn an_end_that_tls_was_not_told_of_is_an_end() {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
         let relay = relay(
             &core,
-            (UncleanStream(watched(&core, near)), UncleanStream(watched(&core, far))),
+            (UncleanStream(reactor_socket(&core, near)), UncleanStream(reactor_socket(&core, far))),
             MINUTE,
             &[],
         );
@@ -281,10 +287,10 @@ fn an_end_that_tls_was_not_told_of_is_an_end() {
             client.shutdown().await.unwrap();
         };
         tokio::join!(send, receive);
-        let mut up = Vec::new();
-        member.read_to_end(&mut up).await.unwrap();
+        let mut to_member = Vec::new();
+        member.read_to_end(&mut to_member).await.unwrap();
         assert_eq!((received.len(), hash(&received)), (bytes.len(), hash(&bytes)));
-        assert_eq!(up, b"thanks");
+        assert_eq!(to_member, b"thanks");
         assert_eq!(relay.await.unwrap().0, RelayOutcome { heard: true, ..RelayOutcome::default() });
     });
 }
@@ -299,11 +305,11 @@ fn the_last_words_of_a_member_that_takes_no_more_are_passed_on() {
         member.write_all(b"too much").await.unwrap();
         // Closing with unread bytes resets the connection.
         drop(member);
-        let mut said = Vec::new();
-        let _ = client.read_to_end(&mut said).await;
-        assert_eq!(said, b"too much");
+        let mut received = Vec::new();
+        let _ = client.read_to_end(&mut received).await;
+        assert_eq!(received, b"too much");
         drop(client);
-        assert_eq!(relay.await.unwrap().0.broken, Some(RelaySide::Member));
+        assert_eq!(relay.await.unwrap().0.broken_side, Some(RelaySide::Member));
     });
 }
 
@@ -335,11 +341,11 @@ fn silence_ends_it_and_activity_does_not() {
 
 #[test]
 fn what_arrived_during_a_standstill_is_seen_to_before_any_timer() {
-    let _held = held::hold();
+    let _clock = held::hold();
     run(|core| async move {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
         let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
-        let rest = async || {
+        let yield_to_tasks = async || {
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
@@ -348,7 +354,7 @@ fn what_arrived_during_a_standstill_is_seen_to_before_any_timer() {
             // Both sides wait for bytes by now.
             client.write_all(b"tick").await.unwrap();
             member.read_exact(&mut [0; 4]).await.unwrap();
-            rest().await;
+            yield_to_tasks().await;
             // The process is suspended, and bytes arrive meanwhile.
             client.write_all(b"tock").await.unwrap();
             held::advance(MINUTE * 10);
@@ -358,7 +364,7 @@ fn what_arrived_during_a_standstill_is_seen_to_before_any_timer() {
             assert_eq!(&text, b"tock");
         }
         // Without pending bytes the timer fires.
-        rest().await;
+        yield_to_tasks().await;
         held::advance(MINUTE * 2);
         core.wheel.call();
         assert_eq!(relay.await.unwrap().0, RelayOutcome::default());
@@ -368,26 +374,26 @@ fn what_arrived_during_a_standstill_is_seen_to_before_any_timer() {
 #[test]
 fn a_direction_is_large_after_two_large_reads_and_until_it_moves_little_twice() {
     let mut gauge = TransferGauge::default();
-    gauge.record_read(LARGE);
-    gauge.record_wait(LARGE);
-    assert!(!gauge.large);
+    gauge.record_read(LARGE_READ);
+    gauge.record_wait(LARGE_READ);
+    assert!(!gauge.is_large);
     // A wait with few bytes ends the sequence.
     gauge.record_wait(100);
-    gauge.record_read(LARGE);
+    gauge.record_read(LARGE_READ);
     gauge.record_read(200);
-    gauge.record_wait(LARGE + 200);
-    assert!(!gauge.large);
-    gauge.record_read(LARGE);
-    assert!(gauge.large);
-    for bytes in [LARGE, 100, 0, 0, LITTLE, 100] {
+    gauge.record_wait(LARGE_READ + 200);
+    assert!(!gauge.is_large);
+    gauge.record_read(LARGE_READ);
+    assert!(gauge.is_large);
+    for bytes in [LARGE_READ, 100, 0, 0, SMALL_TRANSFER, 100] {
         gauge.record_wait(bytes);
-        assert!(gauge.large, "{bytes}");
+        assert!(gauge.is_large, "{bytes}");
     }
     gauge.record_wait(100);
-    assert!(!gauge.large);
+    assert!(!gauge.is_large);
     // Without a pipe it continues to copy.
-    (0..1000).for_each(|_| gauge.record_read(LARGE));
-    assert!(gauge.large);
+    (0..1000).for_each(|_| gauge.record_read(LARGE_READ));
+    assert!(gauge.is_large);
 }
 
 proptest! {
@@ -420,7 +426,7 @@ proptest! {
                     got
                 };
                 let got = tokio::join!(talk(client, sent_up), talk(member, sent_down));
-                assert_eq!(relay.await.unwrap().0.broken, None);
+                assert_eq!(relay.await.unwrap().0.broken_side, None);
                 got
             }
         });

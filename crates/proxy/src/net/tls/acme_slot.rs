@@ -25,15 +25,15 @@ impl AcmeSlot {
     /// Returns the slot with this ID, which is empty unless it was filled.
     pub fn with_id(id: &str) -> Arc<Self> {
         type SlotRegistry = BTreeMap<Box<str>, Weak<AcmeSlot>>;
-        static KNOWN: LazyLock<Mutex<SlotRegistry>> = LazyLock::new(Mutex::default);
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, place| place.strong_count() > 0);
-        if let Some(place) = known.get(id).and_then(Weak::upgrade) {
-            return place;
+        static SLOTS: LazyLock<Mutex<SlotRegistry>> = LazyLock::new(Mutex::default);
+        let mut slots = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|_, slot| slot.strong_count() > 0);
+        if let Some(slot) = slots.get(id).and_then(Weak::upgrade) {
+            return slot;
         }
-        let place = Arc::new(Self { id: id.into(), key: ArcSwapOption::empty() });
-        known.insert(id.into(), Arc::downgrade(&place));
-        place
+        let slot = Arc::new(Self { id: id.into(), key: ArcSwapOption::empty() });
+        slots.insert(id.into(), Arc::downgrade(&slot));
+        slot
     }
 
     /// Fills the slot: clients get this certificate with its intermediates (PEM), and its key (PEM).

@@ -51,26 +51,27 @@ impl MemberTls {
     pub fn new(
         trust: MemberTrust<'_>,
         name: Option<&str>,
-        own: Option<CertificateBundle<'_>>,
+        client_certificate: Option<CertificateBundle<'_>>,
         tls12: bool,
         protocols: &[&[u8]],
     ) -> Result<Self, (InvalidTlsPart, String)> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(protocol_versions(tls12))
-            .map_err(|why| (InvalidTlsPart::OwnCertificate, why.to_string()))?;
+            .map_err(|error| (InvalidTlsPart::OwnCertificate, error.to_string()))?;
         let builder = match trust {
-            MemberTrust::Authorities(pem) => builder
-                .with_root_certificates(parse_roots(pem).map_err(|why| (InvalidTlsPart::Authorities, why))?),
+            MemberTrust::Authorities(pem) => builder.with_root_certificates(
+                parse_roots(pem).map_err(|error| (InvalidTlsPart::Authorities, error))?,
+            ),
             MemberTrust::AnyCertificate => builder
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(AnyCertificateVerifier(Arc::clone(&provider)))),
         };
-        let mut config = match own {
+        let mut config = match client_certificate {
             None => builder.with_no_client_auth(),
-            Some(own) => {
-                let key = certified_key(own.chain, own.key, &provider)
-                    .map_err(|why| (InvalidTlsPart::OwnCertificate, why))?;
+            Some(certificate) => {
+                let key = certified_key(certificate.chain, certificate.key, &provider)
+                    .map_err(|error| (InvalidTlsPart::OwnCertificate, error))?;
                 builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(key)))
             }
         };
@@ -79,14 +80,14 @@ impl MemberTls {
             None => None,
             Some(name) => {
                 let parsed = ServerName::try_from(name.to_owned());
-                let why =
+                let invalid_name =
                     || (InvalidTlsPart::Name, format!("`{name}` is neither a host's name nor an IP address"));
-                Some(parsed.map_err(|_| why())?)
+                Some(parsed.map_err(|_| invalid_name())?)
             }
         };
-        let mut print = DefaultHasher::new();
-        (trust, name, own, tls12, protocols).hash(&mut print);
-        Ok(Self { config: Arc::new(config), name: server_name, fingerprint: print.finish() })
+        let mut hasher = DefaultHasher::new();
+        (trust, name, client_certificate, tls12, protocols).hash(&mut hasher);
+        Ok(Self { config: Arc::new(config), name: server_name, fingerprint: hasher.finish() })
     }
 
     /// Returns a session with a member whose address was configured with this host; `None` if that cannot be

@@ -11,15 +11,15 @@ use crate::net::acme_challenge;
 use crate::net::socket::ReactorSocket;
 
 /// The size of a read, in bytes: more than a typical ClientHello.
-const PIECE: usize = 4096;
+const READ_SIZE: usize = 4096;
 
 /// A ClientHello that is being received. rustls limits its size.
 #[derive(Default)]
 pub(crate) struct ClientHelloReader {
     acceptor: Acceptor,
     /// The number of received bytes that were passed to rustls.
-    given: usize,
-    watched: bool,
+    bytes_read: usize,
+    read_registered: bool,
     challenge_config: Option<Arc<ServerConfig>>,
 }
 
@@ -33,14 +33,14 @@ impl ClientHelloReader {
         &mut self,
         cx: &mut Context<'_>,
         socket: &ReactorSocket,
-        came: &mut Vec<u8>,
+        received: &mut Vec<u8>,
     ) -> Poll<io::Result<()>> {
         loop {
-            while self.given < came.len() {
-                let mut rest = &came[self.given..];
-                let before = rest.len();
-                let Ok(taken @ 1..) = self.acceptor.read_tls(&mut rest) else { return Poll::Ready(Ok(())) };
-                self.given += taken.min(before);
+            while self.bytes_read < received.len() {
+                let mut unread = &received[self.bytes_read..];
+                let unread_len = unread.len();
+                let Ok(len @ 1..) = self.acceptor.read_tls(&mut unread) else { return Poll::Ready(Ok(())) };
+                self.bytes_read += len.min(unread_len);
                 match self.acceptor.accept() {
                     Ok(None) => {}
                     Ok(Some(accepted)) => {
@@ -53,10 +53,10 @@ impl ClientHelloReader {
                     Err(_) => return Poll::Ready(Ok(())),
                 }
             }
-            let mut piece = [0; PIECE];
-            match socket.poll_recv(cx, &mut piece, &mut self.watched) {
+            let mut buffer = [0; READ_SIZE];
+            match socket.poll_recv(cx, &mut buffer, &mut self.read_registered) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-                Poll::Ready(Ok(count)) => came.extend_from_slice(&piece[..count]),
+                Poll::Ready(Ok(count)) => received.extend_from_slice(&buffer[..count]),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             }

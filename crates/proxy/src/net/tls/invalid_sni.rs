@@ -33,20 +33,20 @@ pub(super) fn is_invalid_name_error(error: &Error) -> bool {
 
 /// Starts a new session with the records of a ClientHello, without its name. `came` are all bytes of it.
 /// Returns `None` on failure.
-pub(super) fn without_name(mut came: Vec<u8>, config: Arc<ServerConfig>) -> Option<ServerConnection> {
-    let place = hide(&mut came)?;
+pub(super) fn without_name(mut received: Vec<u8>, config: Arc<ServerConfig>) -> Option<ServerConnection> {
+    let name_offset = hide(&mut received)?;
     let mut session = ServerConnection::new(config).ok()?;
-    HIDDEN.set(Some((place, SERVER_NAME)));
-    let mut bytes = &came[..];
-    let mut heard = Ok(());
-    while heard.is_ok() && !bytes.is_empty() {
-        heard = match session.read_tls(&mut bytes) {
+    HIDDEN.set(Some((name_offset, SERVER_NAME)));
+    let mut bytes = &received[..];
+    let mut processed = Ok(());
+    while processed.is_ok() && !bytes.is_empty() {
+        processed = match session.read_tls(&mut bytes) {
             Ok(1..) => session.process_new_packets().map(|_| ()).map_err(|_| ()),
             Ok(0) | Err(_) => Err(()),
         };
     }
     HIDDEN.set(None);
-    heard.is_ok().then_some(session)
+    processed.is_ok().then_some(session)
 }
 
 /// Replaces the number of the name's extension, and returns its offset in the handshake message.
@@ -54,31 +54,32 @@ fn hide(records: &mut [u8]) -> Option<usize> {
     const HANDSHAKE: u8 = 22;
     const CLIENT_HELLO: u8 = 1;
     // The offsets of the message's bytes in the records.
-    let (mut places, mut at) = (Vec::new(), 0);
-    while let Some([HANDSHAKE, _, _, high, low]) = records.get(at..at + 5) {
-        let begin = at + 5;
-        at = begin + usize::from(u16::from_be_bytes([*high, *low]));
-        places.extend(begin..at.min(records.len()));
+    let (mut offsets, mut position) = (Vec::new(), 0);
+    while let Some([HANDSHAKE, _, _, high, low]) = records.get(position..position + 5) {
+        let start = position + 5;
+        position = start + usize::from(u16::from_be_bytes([*high, *low]));
+        offsets.extend(start..position.min(records.len()));
     }
-    let message: Vec<u8> = places.iter().map(|place| records[*place]).collect();
-    let length = |at: usize| Some(usize::from(u16::from_be_bytes(*message.get(at..)?.first_chunk()?)));
+    let message: Vec<u8> = offsets.iter().map(|offset| records[*offset]).collect();
+    let u16_at =
+        |offset: usize| Some(usize::from(u16::from_be_bytes(*message.get(offset..)?.first_chunk()?)));
     if message.first() != Some(&CLIENT_HELLO) {
         return None;
     }
     // Type and length of the message, version, random; then the session ID, the cipher suites and the
     // compression methods.
-    let mut next = 4 + 2 + 32;
-    next += 1 + usize::from(*message.get(next)?);
-    next += 2 + length(next)?;
-    next += 1 + usize::from(*message.get(next)?);
-    next += 2;
-    while length(next)? != 0 {
-        next += 4 + length(next + 2)?;
+    let mut cursor = 4 + 2 + 32;
+    cursor += 1 + usize::from(*message.get(cursor)?);
+    cursor += 2 + u16_at(cursor)?;
+    cursor += 1 + usize::from(*message.get(cursor)?);
+    cursor += 2;
+    while u16_at(cursor)? != 0 {
+        cursor += 4 + u16_at(cursor + 2)?;
     }
-    for (byte, place) in PRIVATE_EXTENSION.iter().zip(places.get(next..next + 2)?) {
-        *records.get_mut(*place)? = *byte;
+    for (byte, offset) in PRIVATE_EXTENSION.iter().zip(offsets.get(cursor..cursor + 2)?) {
+        *records.get_mut(*offset)? = *byte;
     }
-    Some(next)
+    Some(cursor)
 }
 
 thread_local! {
@@ -134,7 +135,9 @@ impl Hash for RestoringHash {
         let inner = self.0.start();
         match HIDDEN.get() {
             None => inner,
-            Some((place, sent)) => Box::new(RestoringContext { inner, hidden_at: place, sent, at: 0 }),
+            Some((hidden_at, original)) => {
+                Box::new(RestoringContext { inner, hidden_at, original, position: 0 })
+            }
         }
     }
 
@@ -159,9 +162,9 @@ struct RestoringContext {
     inner: Box<dyn Context>,
     /// The offset of the replaced bytes, and their original values.
     hidden_at: usize,
-    sent: [u8; 2],
+    original: [u8; 2],
     /// The number of hashed bytes.
-    at: usize,
+    position: usize,
 }
 
 impl Context for RestoringContext {
@@ -179,14 +182,14 @@ impl Context for RestoringContext {
 
     fn update(&mut self, data: &[u8]) {
         let mut data = data.to_vec();
-        for (nth, byte) in self.sent.iter().enumerate() {
-            if let Some(place) = (self.hidden_at + nth).checked_sub(self.at)
-                && let Some(hidden) = data.get_mut(place)
+        for (offset, byte) in self.original.iter().enumerate() {
+            if let Some(index) = (self.hidden_at + offset).checked_sub(self.position)
+                && let Some(hidden) = data.get_mut(index)
             {
                 *hidden = *byte;
             }
         }
-        self.at += data.len();
+        self.position += data.len();
         self.inner.update(&data);
     }
 }
@@ -203,29 +206,29 @@ mod tests {
         let hash = RestoringHash(
             aws_lc_rs::default_provider().cipher_suites[0].tls13().expect("1.3").common.hash_provider,
         );
-        let sent = [7, 7, 7, 0, 0, 7, 7];
-        let read = [7, 7, 7, 0xff, 0x5a, 7, 7];
-        let expected = hash.hash(&sent);
-        for cut in 0..=read.len() {
+        let original = [7, 7, 7, 0, 0, 7, 7];
+        let received = [7, 7, 7, 0xff, 0x5a, 7, 7];
+        let expected = hash.hash(&original);
+        for split_at in 0..=received.len() {
             HIDDEN.set(Some((3, SERVER_NAME)));
-            let mut begun = hash.start();
+            let mut hash_context = hash.start();
             HIDDEN.set(None);
-            begun.update(&read[..cut]);
-            let mut forked = begun.fork();
-            forked.update(&read[cut..]);
-            assert_eq!(forked.fork_finish().as_ref(), expected.as_ref(), "{cut}");
-            assert_eq!(forked.finish().as_ref(), expected.as_ref(), "{cut}");
+            hash_context.update(&received[..split_at]);
+            let mut forked_context = hash_context.fork();
+            forked_context.update(&received[split_at..]);
+            assert_eq!(forked_context.fork_finish().as_ref(), expected.as_ref(), "{split_at}");
+            assert_eq!(forked_context.finish().as_ref(), expected.as_ref(), "{split_at}");
         }
-        let mut plain = hash.start();
-        plain.update(&read);
-        assert_eq!(plain.finish().as_ref(), hash.hash(&read).as_ref());
+        let mut unhidden = hash.start();
+        unhidden.update(&received);
+        assert_eq!(unhidden.finish().as_ref(), hash.hash(&received).as_ref());
     }
 
     /// Performs a handshake of this version with a client that requests `localhost`, two bytes of which are
     /// replaced in transit. The transcript has the client's bytes. Returns the name that the server gets.
-    fn shake(
+    fn handshake_with_name(
         version: &'static rustls::SupportedProtocolVersion,
-        sent: [u8; 2],
+        name_start: [u8; 2],
     ) -> Result<Option<String>, Error> {
         let names = vec!["localhost".to_owned()];
         let rcgen::CertifiedKey { cert, signing_key } =
@@ -242,8 +245,8 @@ mod tests {
 
         let mut hello = Vec::new();
         client.write_tls(&mut hello).expect("memory");
-        let name = hello.windows(9).position(|nine| nine == b"localhost").expect("its name");
-        hello[name..name + 2].copy_from_slice(&sent);
+        let name_offset = hello.windows(9).position(|window| window == b"localhost").expect("its name");
+        hello[name_offset..name_offset + 2].copy_from_slice(&name_start);
         let mut server = ServerConnection::new(Arc::clone(&config))?;
         server.read_tls(&mut &hello[..]).expect("memory");
         if let Err(error) = server.process_new_packets() {
@@ -251,7 +254,7 @@ mod tests {
             server = without_name(hello, config).ok_or(error)?;
         }
         // The record's head precedes the message.
-        HIDDEN.set(Some((name - 5, sent)));
+        HIDDEN.set(Some((name_offset - 5, name_start)));
         for _ in 0..4 {
             let mut bytes = Vec::new();
             server.write_tls(&mut bytes).expect("memory");
@@ -270,9 +273,9 @@ mod tests {
     #[test]
     fn a_name_that_is_none_counts_as_no_name() {
         for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-            assert_eq!(shake(version, *b"lo"), Ok(Some("localhost".to_owned())));
-            for odd in [*b"l:", *b"..", *b"-:", *b"[:", [0xc3, 0xa9]] {
-                assert_eq!(shake(version, odd), Ok(None), "{}", odd.escape_ascii());
+            assert_eq!(handshake_with_name(version, *b"lo"), Ok(Some("localhost".to_owned())));
+            for invalid in [*b"l:", *b"..", *b"-:", *b"[:", [0xc3, 0xa9]] {
+                assert_eq!(handshake_with_name(version, invalid), Ok(None), "{}", invalid.escape_ascii());
             }
         }
     }

@@ -56,47 +56,47 @@ impl ListenerTls {
     /// The invalid certificate (`None`: the authorities), and the reason.
     pub fn new(
         certificates: &[CertificateBundle<'_>],
-        issued: &[(Arc<AcmeSlot>, Vec<String>)],
-        clients: Option<ClientVerification<'_>>,
+        acme_slots: &[(Arc<AcmeSlot>, Vec<String>)],
+        client_verification: Option<ClientVerification<'_>>,
         tls12: bool,
         protocols: &[&[u8]],
         groups: BTreeMap<Box<str>, Arc<str>>,
     ) -> Result<Self, (Option<usize>, String)> {
         let provider = invalid_sni::provider();
-        let mut shown = SniResolver::default();
-        for (place, certificate) in certificates.iter().enumerate() {
-            shown.add(certificate, &provider).map_err(|why| (Some(place), why))?;
+        let mut resolver = SniResolver::default();
+        for (index, certificate) in certificates.iter().enumerate() {
+            resolver.add(certificate, &provider).map_err(|error| (Some(index), error))?;
         }
-        for (issued, names) in issued {
-            shown.add_slot(names, Arc::clone(issued));
+        for (slot, names) in acme_slots {
+            resolver.add_slot(names, Arc::clone(slot));
         }
-        let verifier = match clients {
+        let verifier = match client_verification {
             None => WebPkiClientVerifier::no_client_auth(),
-            Some(clients) => {
-                let roots = parse_roots(clients.authorities).map_err(|why| (None, why))?;
+            Some(verification) => {
+                let roots = parse_roots(verification.authorities).map_err(|error| (None, error))?;
                 let builder =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-                let builder = if clients.optional { builder.allow_unauthenticated() } else { builder };
-                builder.build().map_err(|why| (None, why.to_string()))?
+                let builder = if verification.optional { builder.allow_unauthenticated() } else { builder };
+                builder.build().map_err(|error| (None, error.to_string()))?
             }
         };
-        let shown = Arc::new(shown);
+        let resolver = Arc::new(resolver);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(protocol_versions(tls12))
-            .map_err(|why| (None, why.to_string()))?
+            .map_err(|error| (None, error.to_string()))?
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::<SniResolver>::clone(&shown));
+            .with_cert_resolver(Arc::<SniResolver>::clone(&resolver));
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = ticket_codec(clients).map_err(|why| (None, why))?;
+        config.ticketer = ticket_codec(client_verification).map_err(|error| (None, error))?;
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-        let mut print = DefaultHasher::new();
-        (certificates, clients, tls12, protocols).hash(&mut print);
-        issued.iter().for_each(|(issued, names)| (issued.id(), names).hash(&mut print));
+        let mut hasher = DefaultHasher::new();
+        (certificates, client_verification, tls12, protocols).hash(&mut hasher);
+        acme_slots.iter().for_each(|(slot, names)| (slot.id(), names).hash(&mut hasher));
         Ok(Self {
             config: Arc::new(config),
             groups: Arc::new(groups),
-            resolver: shown,
-            fingerprint: print.finish(),
+            resolver,
+            fingerprint: hasher.finish(),
         })
     }
 }
@@ -110,11 +110,11 @@ impl ListenerTls {
     /// Returns `true` if `host` is served separately from `name`: it has another certificate or belongs to
     /// another group. Unknown hosts are served on every connection.
     pub(crate) fn is_served_elsewhere(&self, name: &str, host: &str) -> bool {
-        let (another, group) = (self.resolver.has_other_certificate(name, host), self.group(host));
-        if another.is_none() && group.is_none() {
+        let (other_certificate, group) = (self.resolver.has_other_certificate(name, host), self.group(host));
+        if other_certificate.is_none() && group.is_none() {
             return false;
         }
-        another == Some(true) || group != self.group(name)
+        other_certificate == Some(true) || group != self.group(name)
     }
 
     /// Returns the current certificates in the order of the settings, those from files first.
@@ -137,26 +137,26 @@ impl Debug for ListenerTls {
 
 /// Returns both versions, or only the later one.
 pub(super) fn protocol_versions(tls12: bool) -> &'static [&'static SupportedProtocolVersion] {
-    static LATER: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
-    if tls12 { rustls::ALL_VERSIONS } else { &LATER }
+    static TLS13_ONLY: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
+    if tls12 { rustls::ALL_VERSIONS } else { &TLS13_ONLY }
 }
 
 /// Parses authorities, at least one.
 pub(super) fn parse_roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for authority in parse_chain(pem)? {
-        roots.add(authority).map_err(|why| why.to_string())?;
+        roots.add(authority).map_err(|error| error.to_string())?;
     }
     Ok(roots)
 }
 
 /// Parses certificates, at least one.
 pub(crate) fn parse_chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match certificates {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
         Ok(_) => Err("no certificate in PEM form is in it".into()),
-        Err(why) => Err(format!("not in PEM form: {why}")),
+        Err(error) => Err(format!("not in PEM form: {error}")),
     }
 }
 
@@ -169,8 +169,8 @@ pub(super) fn certified_key(
     let chain = parse_chain(chain_pem)?;
     // The error must not contain the file's content.
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| "no private key in PEM form is in it")?;
-    CertifiedKey::from_der(chain, key, provider).map_err(|why| match why {
+    CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => "the key is not that of the certificate".to_owned(),
-        why => why.to_string(),
+        error => error.to_string(),
     })
 }

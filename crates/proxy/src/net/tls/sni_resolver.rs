@@ -16,9 +16,9 @@ pub(super) struct SniResolver {
     /// The names in lower case; a leading `*.` stands for one label.
     names: BTreeMap<Box<str>, Arc<CertificateSource>>,
     /// The certificate for clients with no name, or an unknown one.
-    first: Option<Arc<CertificateSource>>,
+    default: Option<Arc<CertificateSource>>,
     /// All certificates, in order.
-    all: Vec<Arc<CertificateSource>>,
+    sources: Vec<Arc<CertificateSource>>,
 }
 
 /// The source of a certificate.
@@ -34,7 +34,7 @@ impl CertificateSource {
     fn key(&self) -> Option<Arc<CertifiedKey>> {
         match self {
             Self::Files(_, key) => Some(Arc::clone(key)),
-            Self::Acme(issued) => issued.key(),
+            Self::Acme(slot) => slot.key(),
         }
     }
 }
@@ -60,9 +60,9 @@ impl SniResolver {
         let mut key = certified_key(certificate.chain, certificate.key, provider)?;
         key.ocsp = (!certificate.ocsp.is_empty()).then(|| certificate.ocsp.to_vec());
         let key = Arc::new(key);
-        let shown = key.cert.first().ok_or("no certificate is in it")?;
-        let parsed = webpki::EndEntityCert::try_from(shown)
-            .map_err(|why| format!("the certificate cannot be read: {why:?}"))?;
+        let leaf = key.cert.first().ok_or("no certificate is in it")?;
+        let parsed = webpki::EndEntityCert::try_from(leaf)
+            .map_err(|error| format!("the certificate cannot be read: {error:?}"))?;
         let names: Vec<String> = parsed.valid_dns_names().map(str::to_owned).collect();
         let source = CertificateSource::Files(certificate.source.into(), Arc::clone(&key));
         self.insert(names.iter().map(String::as_str), source);
@@ -70,8 +70,8 @@ impl SniResolver {
     }
 
     /// Adds a slot for a certificate authority's certificate with these names.
-    pub(super) fn add_slot(&mut self, names: &[String], issued: Arc<AcmeSlot>) {
-        self.insert(names.iter().map(String::as_str), CertificateSource::Acme(issued));
+    pub(super) fn add_slot(&mut self, names: &[String], slot: Arc<AcmeSlot>) {
+        self.insert(names.iter().map(String::as_str), CertificateSource::Acme(slot));
     }
 
     fn insert<'a>(&mut self, names: impl Iterator<Item = &'a str>, source: CertificateSource) {
@@ -80,26 +80,26 @@ impl SniResolver {
             // The first certificate with a name takes it.
             self.names.entry(normalize_name(name).into()).or_insert_with(|| Arc::clone(&source));
         }
-        self.first.get_or_insert_with(|| Arc::clone(&source));
-        self.all.push(source);
+        self.default.get_or_insert_with(|| Arc::clone(&source));
+        self.sources.push(source);
     }
 
     /// Returns `true` if `host` has a certificate other than that for `name`; `None` if `host` has no
     /// certificate of its own.
     pub(super) fn has_other_certificate(&self, name: &str, host: &str) -> Option<bool> {
-        let own = match_name(&self.names, name).or(self.first.as_ref());
+        let current = match_name(&self.names, name).or(self.default.as_ref());
         let certificate = match_name(&self.names, host)?;
-        Some(!own.is_some_and(|own| Arc::ptr_eq(own, certificate)))
+        Some(!current.is_some_and(|current_certificate| Arc::ptr_eq(current_certificate, certificate)))
     }
 
     /// Returns the current certificates.
     pub(super) fn all(&self) -> impl Iterator<Item = ListenerCertificate> {
-        self.all.iter().map(|source| match &**source {
+        self.sources.iter().map(|source| match &**source {
             CertificateSource::Files(file, key) => {
                 ListenerCertificate { source: file.clone(), issued: false, leaf: key.cert.first().cloned() }
             }
-            CertificateSource::Acme(issued) => {
-                ListenerCertificate { source: issued.id().into(), issued: true, leaf: issued.leaf() }
+            CertificateSource::Acme(slot) => {
+                ListenerCertificate { source: slot.id().into(), issued: true, leaf: slot.leaf() }
             }
         })
     }
@@ -107,8 +107,8 @@ impl SniResolver {
 
 impl ResolvesServerCert for SniResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let asked = hello.server_name().and_then(|name| match_name(&self.names, name));
-        asked.or(self.first.as_ref())?.key()
+        let by_name = hello.server_name().and_then(|name| match_name(&self.names, name));
+        by_name.or(self.default.as_ref())?.key()
     }
 }
 
@@ -122,8 +122,8 @@ pub(super) fn normalize_name(name: &str) -> String {
 /// [`normalize_name`].
 pub(super) fn match_name<'a, T>(names: &'a BTreeMap<Box<str>, T>, name: &str) -> Option<&'a T> {
     let name = &*normalize_name(name);
-    let above = || names.get(format!("*.{}", name.split_once('.')?.1).as_str());
-    names.get(name).or_else(above)
+    let wildcard = || names.get(format!("*.{}", name.split_once('.')?.1).as_str());
+    names.get(name).or_else(wildcard)
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
     fn names_are_compared_in_one_form() {
         let names = ["a.example", "*.b.example"].map(|name| (Box::from(name), name));
         let names = BTreeMap::from(names);
-        for (name, found) in [
+        for (name, expected) in [
             ("A.Example", Some("a.example")),
             ("a.example.", Some("a.example")),
             ("x.B.example.", Some("*.b.example")),
@@ -143,7 +143,7 @@ mod tests {
             (".", None),
             ("", None),
         ] {
-            assert_eq!(match_name(&names, name).copied(), found, "{name}");
+            assert_eq!(match_name(&names, name).copied(), expected, "{name}");
         }
     }
 }

@@ -15,14 +15,14 @@ use crate::net::byte_stream::ByteStream;
 use crate::net::socket::ReactorSocket;
 
 /// The maximum number of bytes encrypted at once, into records of 16 KiB that one system call sends.
-const SEAL: usize = 64 * 1024;
+const MAX_SEAL: usize = 64 * 1024;
 
 /// A socket and its TLS session.
 pub(crate) struct TlsStream<W = ReactorSocket> {
     socket: W,
     session: Connection,
     /// The argument of [`ByteStream::poll_recv`], for readers without one.
-    watched: bool,
+    read_registered: bool,
     /// Bytes that were encrypted while the socket accepted no more: they count as sent when all of them are.
     unsent_len: usize,
     /// Whether close_notify was sent.
@@ -43,7 +43,7 @@ impl<W: TlsTransport> TlsStream<W> {
         Self {
             socket,
             session,
-            watched: false,
+            read_registered: false,
             unsent_len: 0,
             close_notify_sent: false,
             sni: None,
@@ -76,13 +76,13 @@ impl<W: TlsTransport> TlsStream<W> {
     /// They are not TLS.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let before = bytes;
-            let taken = self.session.read_tls(&mut bytes)?;
-            if taken == 0 {
+            let remaining = bytes;
+            let len = self.session.read_tls(&mut bytes)?;
+            if len == 0 {
                 break;
             }
-            if let Some(opening) = &mut self.first_flight {
-                opening.bytes.extend_from_slice(&before[..taken]);
+            if let Some(first_flight) = &mut self.first_flight {
+                first_flight.bytes.extend_from_slice(&remaining[..len]);
             }
             self.process_records()?;
         }
@@ -91,15 +91,15 @@ impl<W: TlsTransport> TlsStream<W> {
 
     /// Performs the handshake; completes when both sides are authenticated and all of its bytes are sent.
     pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut watched = self.watched;
+        let mut registered = self.read_registered;
         loop {
             ready!(self.poll_drain(cx))?;
             if !self.session.is_handshaking() {
                 return Poll::Ready(Ok(()));
             }
-            let fetched = self.poll_fetch(cx, &mut watched);
-            self.watched = watched;
-            if !ready!(fetched)? {
+            let fetch = self.poll_fetch(cx, &mut registered);
+            self.read_registered = registered;
+            if !ready!(fetch)? {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
         }
@@ -111,10 +111,10 @@ impl<W: TlsTransport> TlsStream<W> {
     }
 
     /// Reads and processes records; returns `false` at the end.
-    fn poll_fetch(&mut self, cx: &mut Context<'_>, watched: &mut bool) -> Poll<io::Result<bool>> {
-        let came = self.first_flight.as_mut().map(|opening| &mut opening.bytes);
-        let mut source = SocketReader { socket: &mut self.socket, cx, watched, captured: came };
-        match self.session.read_tls(&mut source) {
+    fn poll_fetch(&mut self, cx: &mut Context<'_>, registered: &mut bool) -> Poll<io::Result<bool>> {
+        let captured = self.first_flight.as_mut().map(|first_flight| &mut first_flight.bytes);
+        let mut reader = SocketReader { socket: &mut self.socket, cx, read_registered: registered, captured };
+        match self.session.read_tls(&mut reader) {
             Ok(0) => Poll::Ready(Ok(false)),
             Ok(_) => Poll::Ready(self.process_records().map(|()| true)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
@@ -124,31 +124,33 @@ impl<W: TlsTransport> TlsStream<W> {
 
     /// Processes records; sends TLS's own answers as far as the socket accepts them.
     fn process_records(&mut self) -> io::Result<()> {
-        let mut digested = self.session.process_new_packets().map(|_| ());
+        let mut processed = self.session.process_new_packets().map(|_| ());
         if self.first_flight.is_some() {
-            digested = self.check_first_flight(digested);
+            processed = self.check_first_flight(processed);
         }
         if self.session.wants_write() {
             // The rest precedes the next bytes sent; an error shows then.
             let _ = self.session.write_tls(&mut SocketWriter(&self.socket));
         }
-        digested.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
     /// Examines the outcome of a client's first bytes, once it is known.
     #[cold]
-    fn check_first_flight(&mut self, digested: Result<(), rustls::Error>) -> Result<(), rustls::Error> {
-        let odd = digested.as_ref().is_err_and(invalid_sni::is_invalid_name_error);
-        if !odd && digested.is_ok() && !self.session.wants_write() {
-            return digested;
+    fn check_first_flight(&mut self, processed: Result<(), rustls::Error>) -> Result<(), rustls::Error> {
+        let is_invalid_name = processed.as_ref().is_err_and(invalid_sni::is_invalid_name_error);
+        if !is_invalid_name && processed.is_ok() && !self.session.wants_write() {
+            return processed;
         }
-        let Some(opening) = self.first_flight.take().filter(|_| odd) else { return digested };
-        match invalid_sni::without_name(opening.bytes, opening.config) {
+        let Some(first_flight) = self.first_flight.take().filter(|_| is_invalid_name) else {
+            return processed;
+        };
+        match invalid_sni::without_name(first_flight.bytes, first_flight.config) {
             Some(session) => {
                 self.session = session.into();
                 Ok(())
             }
-            None => digested,
+            None => processed,
         }
     }
 
@@ -176,9 +178,9 @@ impl<W: TlsTransport> TlsStream<W> {
         if self.unsent_len == 0 {
             // TLS's own messages that could not be sent before: they stay bounded.
             ready!(self.poll_drain(cx))?;
-            for part in parts {
-                let most = part.len().min(SEAL - self.unsent_len);
-                self.unsent_len += self.session.writer().write(&part[..most])?;
+            for buffer in parts {
+                let len = buffer.len().min(MAX_SEAL - self.unsent_len);
+                self.unsent_len += self.session.writer().write(&buffer[..len])?;
             }
         }
         ready!(self.poll_drain(cx))?;
@@ -190,15 +192,15 @@ impl<W: TlsTransport> TlsStream<W> {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        watched: &mut bool,
+        registered: &mut bool,
     ) -> Poll<io::Result<usize>> {
         loop {
             match self.session.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return Poll::Ready(read),
+                result => return Poll::Ready(result),
             }
             // At the end, the reader reports whether it was a proper one.
-            ready!(self.poll_fetch(cx, watched))?;
+            ready!(self.poll_fetch(cx, registered))?;
         }
     }
 
@@ -231,18 +233,18 @@ impl ByteStream for TlsStream {
 
     /// Processes TLS's own records as well.
     fn is_idle(&mut self) -> bool {
-        let mut watched = false;
+        let mut registered = false;
         let mut cx = Context::from_waker(std::task::Waker::noop());
-        self.poll_recv(&mut cx, &mut [0], &mut watched).is_pending()
+        self.poll_recv(&mut cx, &mut [0], &mut registered).is_pending()
     }
 
     fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        watched: &mut bool,
+        registered: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        self.poll_open(cx, buffer, watched)
+        self.poll_open(cx, buffer, registered)
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -258,12 +260,12 @@ impl<W: TlsTransport> AsyncRead for TlsStream<W> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut watched = self.watched;
-        let came = self.poll_open(cx, space.initialize_unfilled(), &mut watched);
-        self.watched = watched;
-        space.advance(ready!(came)?);
+        let mut registered = self.read_registered;
+        let received = self.poll_open(cx, buffer.initialize_unfilled(), &mut registered);
+        self.read_registered = registered;
+        buffer.advance(ready!(received)?);
         Poll::Ready(Ok(()))
     }
 }
@@ -303,19 +305,19 @@ impl<W: TlsTransport> AsyncWrite for TlsStream<W> {
 struct SocketReader<'a, 'b, 'c, W> {
     socket: &'a mut W,
     cx: &'a mut Context<'b>,
-    watched: &'c mut bool,
+    read_registered: &'c mut bool,
     /// A copy of the bytes that are read.
     captured: Option<&'a mut Vec<u8>>,
 }
 
 impl<W: TlsTransport> Read for SocketReader<'_, '_, '_, W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.socket.poll_recv(self.cx, buffer, self.watched) {
-            Poll::Ready(read) => {
-                if let (Some(came), Ok(read)) = (&mut self.captured, &read) {
-                    came.extend_from_slice(&buffer[..*read]);
+        match self.socket.poll_recv(self.cx, buffer, self.read_registered) {
+            Poll::Ready(result) => {
+                if let (Some(captured), Ok(len)) = (&mut self.captured, &result) {
+                    captured.extend_from_slice(&buffer[..*len]);
                 }
-                read
+                result
             }
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }

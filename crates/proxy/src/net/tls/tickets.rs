@@ -22,7 +22,7 @@ use crate::runtime::sync::lock;
 /// The time for which a key encrypts, in seconds; it decrypts for as long again.
 const LIFETIME: u32 = 6 * 3600;
 /// The size of a key's name, with which a ticket begins, in bytes.
-const NAME: usize = 16;
+const NAME_LEN: usize = 16;
 
 /// The keys, by the requirements on clients.
 pub(crate) type TicketKeys = BTreeMap<u64, RotatingKeys>;
@@ -38,11 +38,11 @@ pub(crate) struct RotatingKeys {
 
 #[derive(Clone, Serialize, Deserialize)]
 struct TicketKey {
-    name: [u8; NAME],
+    name: [u8; NAME_LEN],
     secret: [u8; 32],
 }
 
-static KNOWN: LazyLock<Mutex<BTreeMap<u64, Arc<TicketCodec>>>> = LazyLock::new(Mutex::default);
+static CODECS: LazyLock<Mutex<BTreeMap<u64, Arc<TicketCodec>>>> = LazyLock::new(Mutex::default);
 
 /// Encrypts and decrypts tickets.
 pub(super) struct TicketCodec(Mutex<RotatingKeys>);
@@ -51,39 +51,41 @@ pub(super) struct TicketCodec(Mutex<RotatingKeys>);
 ///
 /// # Errors
 /// The system has no random numbers.
-pub(super) fn ticket_codec(clients: Option<ClientVerification<'_>>) -> Result<Arc<TicketCodec>, String> {
-    let mut asked = DefaultHasher::new();
-    clients.hash(&mut asked);
-    let mut known = lock(&KNOWN);
-    let asked = asked.finish();
-    if let Some(kept) = known.get(&asked) {
-        return Ok(Arc::clone(kept));
+pub(super) fn ticket_codec(
+    client_verification: Option<ClientVerification<'_>>,
+) -> Result<Arc<TicketCodec>, String> {
+    let mut hasher = DefaultHasher::new();
+    client_verification.hash(&mut hasher);
+    let mut codecs = lock(&CODECS);
+    let config_hash = hasher.finish();
+    if let Some(codec) = codecs.get(&config_hash) {
+        return Ok(Arc::clone(codec));
     }
     let keys = RotatingKeys { now: TicketKey::new()?, before: None, since: unix_seconds() };
-    let fresh = Arc::new(TicketCodec(Mutex::new(keys)));
-    known.insert(asked, Arc::clone(&fresh));
-    Ok(fresh)
+    let codec = Arc::new(TicketCodec(Mutex::new(keys)));
+    codecs.insert(config_hash, Arc::clone(&codec));
+    Ok(codec)
 }
 
 /// Returns all keys.
 pub(crate) fn ticket_keys() -> TicketKeys {
-    lock(&KNOWN).iter().map(|(asked, tickets)| (*asked, lock(&tickets.0).clone())).collect()
+    lock(&CODECS).iter().map(|(config_hash, codec)| (*config_hash, lock(&codec.0).clone())).collect()
 }
 
 /// Continues with the keys of another process.
 pub(crate) fn restore_ticket_keys(keys: TicketKeys) {
-    let mut known = lock(&KNOWN);
-    for (asked, keys) in keys {
-        known.insert(asked, Arc::new(TicketCodec(Mutex::new(keys))));
+    let mut codecs = lock(&CODECS);
+    for (config_hash, keys) in keys {
+        codecs.insert(config_hash, Arc::new(TicketCodec(Mutex::new(keys))));
     }
 }
 
 impl TicketKey {
     fn new() -> Result<Self, String> {
-        let mut key = Self { name: [0; NAME], secret: [0; 32] };
-        let unlucky = |_| "the system gives no random numbers".to_owned();
-        aws_lc_rs::rand::fill(&mut key.name).map_err(unlucky)?;
-        aws_lc_rs::rand::fill(&mut key.secret).map_err(unlucky)?;
+        let mut key = Self { name: [0; NAME_LEN], secret: [0; 32] };
+        let no_random = |_| "the system gives no random numbers".to_owned();
+        aws_lc_rs::rand::fill(&mut key.name).map_err(no_random)?;
+        aws_lc_rs::rand::fill(&mut key.secret).map_err(no_random)?;
         Ok(key)
     }
 
@@ -92,21 +94,21 @@ impl TicketKey {
     }
 
     /// Returns the name, the nonce and the encrypted bytes.
-    fn seal(&self, plain: &[u8]) -> Option<Vec<u8>> {
+    fn seal(&self, plaintext: &[u8]) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_LEN];
         aws_lc_rs::rand::fill(&mut nonce).ok()?;
-        let mut sealed = plain.to_vec();
-        let nonced = Nonce::assume_unique_for_key(nonce);
-        self.cipher()?.seal_in_place_append_tag(nonced, Aad::from(&self.name), &mut sealed).ok()?;
+        let mut sealed = plaintext.to_vec();
+        let nonce_for_key = Nonce::assume_unique_for_key(nonce);
+        self.cipher()?.seal_in_place_append_tag(nonce_for_key, Aad::from(&self.name), &mut sealed).ok()?;
         Some([&self.name[..], &nonce, &sealed].concat())
     }
 
     fn open(&self, ticket: &[u8]) -> Option<Vec<u8>> {
-        let (nonce, sealed) = ticket.get(NAME..)?.split_first_chunk::<NONCE_LEN>()?;
+        let (nonce, sealed) = ticket.get(NAME_LEN..)?.split_first_chunk::<NONCE_LEN>()?;
         let mut sealed = sealed.to_vec();
         let nonce = Nonce::assume_unique_for_key(*nonce);
-        let plain = self.cipher()?.open_in_place(nonce, Aad::from(&self.name), &mut sealed).ok()?;
-        Some(plain.to_vec())
+        let plaintext = self.cipher()?.open_in_place(nonce, Aad::from(&self.name), &mut sealed).ok()?;
+        Some(plaintext.to_vec())
     }
 }
 
@@ -118,30 +120,30 @@ impl RotatingKeys {
             return;
         }
         if let Ok(key) = TicketKey::new() {
-            let before = std::mem::replace(&mut self.now, key);
+            let previous = std::mem::replace(&mut self.now, key);
             // A key that was unused for that long is as old as the previous one would be.
-            self.before = (age < 2 * u64::from(LIFETIME)).then_some(before);
+            self.before = (age < 2 * u64::from(LIFETIME)).then_some(previous);
             self.since = now;
         }
     }
 }
 
 impl TicketCodec {
-    fn seal_at(&self, plain: &[u8], now: u64) -> Option<Vec<u8>> {
+    fn seal_at(&self, plaintext: &[u8], now: u64) -> Option<Vec<u8>> {
         let key = {
             let mut keys = lock(&self.0);
             keys.rotate(now);
             keys.now.clone()
         };
-        key.seal(plain)
+        key.seal(plaintext)
     }
 
     fn open_at(&self, ticket: &[u8], now: u64) -> Option<Vec<u8>> {
         let key = {
             let mut keys = lock(&self.0);
             keys.rotate(now);
-            let mut all = std::iter::once(&keys.now).chain(&keys.before);
-            all.find(|key| ticket.starts_with(&key.name))?.clone()
+            let mut keys_in_use = std::iter::once(&keys.now).chain(&keys.before);
+            keys_in_use.find(|key| ticket.starts_with(&key.name))?.clone()
         };
         key.open(ticket)
     }
@@ -156,8 +158,8 @@ impl ProducesTickets for TicketCodec {
         LIFETIME
     }
 
-    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        self.seal_at(plain, unix_seconds())
+    fn encrypt(&self, plaintext: &[u8]) -> Option<Vec<u8>> {
+        self.seal_at(plaintext, unix_seconds())
     }
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
@@ -179,37 +181,37 @@ fn unix_seconds() -> u64 {
 mod tests {
     use super::*;
 
-    fn fresh() -> TicketCodec {
+    fn new_codec() -> TicketCodec {
         TicketCodec(Mutex::new(RotatingKeys { now: TicketKey::new().unwrap(), before: None, since: 1000 }))
     }
 
     #[test]
     fn a_ticket_is_opened_by_whoever_has_the_key_and_unchanged_only() {
-        let (tickets, other) = (fresh(), fresh());
-        let ticket = tickets.seal_at(b"secrets", 1000).unwrap();
-        assert_eq!(tickets.open_at(&ticket, 1000).unwrap(), b"secrets");
+        let (codec, other) = (new_codec(), new_codec());
+        let ticket = codec.seal_at(b"secrets", 1000).unwrap();
+        assert_eq!(codec.open_at(&ticket, 1000).unwrap(), b"secrets");
         assert!(other.open_at(&ticket, 1000).is_none());
-        for place in 0..ticket.len() {
-            let mut bent = ticket.clone();
-            bent[place] ^= 1;
-            assert!(tickets.open_at(&bent, 1000).is_none(), "byte {place}");
-            assert!(tickets.open_at(&ticket[..place], 1000).is_none());
+        for index in 0..ticket.len() {
+            let mut tampered = ticket.clone();
+            tampered[index] ^= 1;
+            assert!(codec.open_at(&tampered, 1000).is_none(), "byte {index}");
+            assert!(codec.open_at(&ticket[..index], 1000).is_none());
         }
-        let text = serde_json::to_string(&*lock(&tickets.0)).unwrap();
-        let heir = TicketCodec(Mutex::new(serde_json::from_str(&text).unwrap()));
-        assert_eq!(heir.open_at(&ticket, 1000).unwrap(), b"secrets");
+        let text = serde_json::to_string(&*lock(&codec.0)).unwrap();
+        let restored = TicketCodec(Mutex::new(serde_json::from_str(&text).unwrap()));
+        assert_eq!(restored.open_at(&ticket, 1000).unwrap(), b"secrets");
     }
 
     #[test]
     fn keys_change_and_the_one_before_opens_for_as_long_again() {
-        let tickets = fresh();
-        let six = u64::from(LIFETIME);
-        let ticket = tickets.seal_at(b"a", 1000).unwrap();
-        assert!(tickets.open_at(&ticket, 1000 + six).is_some());
-        let later = tickets.seal_at(b"b", 1000 + six).unwrap();
-        assert_ne!(ticket[..NAME], later[..NAME]);
-        assert!(tickets.open_at(&ticket, 1000 + 2 * six).is_none());
-        assert!(tickets.open_at(&later, 1000 + 2 * six).is_some());
-        assert!(tickets.open_at(&later, 1000 + 9 * six).is_none());
+        let codec = new_codec();
+        let lifetime = u64::from(LIFETIME);
+        let ticket = codec.seal_at(b"a", 1000).unwrap();
+        assert!(codec.open_at(&ticket, 1000 + lifetime).is_some());
+        let later_ticket = codec.seal_at(b"b", 1000 + lifetime).unwrap();
+        assert_ne!(ticket[..NAME_LEN], later_ticket[..NAME_LEN]);
+        assert!(codec.open_at(&ticket, 1000 + 2 * lifetime).is_none());
+        assert!(codec.open_at(&later_ticket, 1000 + 2 * lifetime).is_some());
+        assert!(codec.open_at(&later_ticket, 1000 + 9 * lifetime).is_none());
     }
 }

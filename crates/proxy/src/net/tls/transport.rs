@@ -17,7 +17,7 @@ pub(crate) trait TlsTransport: AsyncWrite + Unpin {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        watched: &mut bool,
+        registered: &mut bool,
     ) -> Poll<io::Result<usize>>;
 
     /// Sends as much as the socket accepts now; `None` if it accepts nothing.
@@ -32,9 +32,9 @@ impl TlsTransport for ReactorSocket {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        watched: &mut bool,
+        registered: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        Self::poll_recv(self, cx, buffer, watched)
+        Self::poll_recv(self, cx, buffer, registered)
     }
 
     fn send(&self, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
@@ -56,15 +56,15 @@ impl TlsTransport for TcpStream {
         buffer: &mut [u8],
         _: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        let mut space = ReadBuf::new(buffer);
-        ready!(Pin::new(self).poll_read(cx, &mut space))?;
-        Poll::Ready(Ok(space.filled().len()))
+        let mut read_buf = ReadBuf::new(buffer);
+        ready!(Pin::new(self).poll_read(cx, &mut read_buf))?;
+        Poll::Ready(Ok(read_buf.filled().len()))
     }
 
     fn send(&self, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
         match self.try_write_vectored(parts) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            sent => Some(sent),
+            result => Some(result),
         }
     }
 

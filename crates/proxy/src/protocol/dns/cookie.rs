@@ -11,8 +11,8 @@ use plimsoll_brain::lottery;
 /// The version number of RFC 9018, and three reserved bytes.
 const VERSION: [u8; 4] = [1, 0, 0, 0];
 /// The lifetime of a cookie, and the age after which its client gets a new one, in seconds.
-const GOOD: u32 = 3600;
-const YOUNG: u32 = 1800;
+const MAX_AGE: u32 = 3600;
+const REFRESH_AGE: u32 = 1800;
 /// The tolerance for a clock that was set back, in seconds.
 const CLOCK_TOLERANCE: u32 = 300;
 
@@ -44,35 +44,40 @@ impl<'a> CookieOption<'a> {
 pub(super) fn verify_cookie(
     secret: &lottery::SipHashKey,
     client: IpAddr,
-    own: &[u8; 8],
-    shown: &[u8],
+    client_cookie: &[u8; 8],
+    presented: &[u8],
     now: u32,
 ) -> (ServerCookie, bool) {
-    let shown: Option<&ServerCookie> = shown.try_into().ok();
-    let age = shown.and_then(|shown| {
-        let [_, _, _, _, a, b, c, d, ..] = *shown;
-        let made = u32::from_be_bytes([a, b, c, d]);
+    let presented: Option<&ServerCookie> = presented.try_into().ok();
+    let age = presented.and_then(|presented| {
+        let [_, _, _, _, a, b, c, d, ..] = *presented;
+        let issued_at = u32::from_be_bytes([a, b, c, d]);
         // Compared as in RFC 1982: the number wraps around after 136 years.
-        let age = now.wrapping_sub(made);
+        let age = now.wrapping_sub(issued_at);
         let age = if age > u32::MAX - CLOCK_TOLERANCE { 0 } else { age };
-        (age <= GOOD && cookie(secret, client, own, made) == *shown).then_some(age)
+        (age <= MAX_AGE && cookie(secret, client, client_cookie, issued_at) == *presented).then_some(age)
     });
-    match (shown, age) {
-        (Some(shown), Some(..YOUNG)) => (*shown, true),
-        (_, age) => (cookie(secret, client, own, now), age.is_some()),
+    match (presented, age) {
+        (Some(presented), Some(..REFRESH_AGE)) => (*presented, true),
+        (_, age) => (cookie(secret, client, client_cookie, now), age.is_some()),
     }
 }
 
-fn cookie(secret: &lottery::SipHashKey, client: IpAddr, own: &[u8; 8], made: u32) -> ServerCookie {
-    let mut hashed = [&own[..], &VERSION, &made.to_be_bytes()].concat();
+fn cookie(
+    secret: &lottery::SipHashKey,
+    client: IpAddr,
+    client_cookie: &[u8; 8],
+    issued_at: u32,
+) -> ServerCookie {
+    let mut input = [&client_cookie[..], &VERSION, &issued_at.to_be_bytes()].concat();
     match client.to_canonical() {
-        IpAddr::V4(client) => hashed.extend(client.octets()),
-        IpAddr::V6(client) => hashed.extend(client.octets()),
+        IpAddr::V4(client) => input.extend(client.octets()),
+        IpAddr::V6(client) => input.extend(client.octets()),
     }
     let mut cookie = [0; 16];
     cookie[..4].copy_from_slice(&VERSION);
-    cookie[4..8].copy_from_slice(&made.to_be_bytes());
-    cookie[8..].copy_from_slice(&secret.hash(&hashed).to_le_bytes());
+    cookie[4..8].copy_from_slice(&issued_at.to_be_bytes());
+    cookie[8..].copy_from_slice(&secret.hash(&input).to_le_bytes());
     cookie
 }
 
@@ -90,36 +95,37 @@ mod tests {
     fn they_are_those_of_the_rfc() {
         // RFC 9018, appendix A.1 and A.2.
         let secret = lottery::SipHashKey::new(bytes("e5e973e5a6b2a43f48e7dc849e37bfcf"));
-        let (client, own) = ("198.51.100.100".parse().unwrap(), bytes("2464c4abcf10c957"));
-        let (made, good) = verify_cookie(&secret, client, &own, &[], 1_559_731_985);
-        assert_eq!((made, good), (bytes("010000005cf79f111f8130c3eee29480"), false));
+        let (client, client_cookie) = ("198.51.100.100".parse().unwrap(), bytes("2464c4abcf10c957"));
+        let (issued, verified) = verify_cookie(&secret, client, &client_cookie, &[], 1_559_731_985);
+        assert_eq!((issued, verified), (bytes("010000005cf79f111f8130c3eee29480"), false));
         let mapped = "::ffff:198.51.100.100".parse().unwrap();
-        assert_eq!(verify_cookie(&secret, mapped, &own, &[], 1_559_731_985).0, made);
+        assert_eq!(verify_cookie(&secret, mapped, &client_cookie, &[], 1_559_731_985).0, issued);
     }
 
     #[test]
     fn a_cookie_is_good_for_its_client_and_its_time() {
         let secret = lottery::SipHashKey::new([7; 16]);
-        let (client, own) = ("192.0.2.1".parse().unwrap(), [9; 8]);
-        let (made, _) = verify_cookie(&secret, client, &own, &[], 10_000);
-        let good = |client: &str, own: &[u8; 8], shown: &[u8], now| {
-            verify_cookie(&secret, client.parse().unwrap(), own, shown, now)
+        let (client, client_cookie) = ("192.0.2.1".parse().unwrap(), [9; 8]);
+        let (issued, _) = verify_cookie(&secret, client, &client_cookie, &[], 10_000);
+        let verify = |client: &str, client_cookie: &[u8; 8], presented: &[u8], now| {
+            verify_cookie(&secret, client.parse().unwrap(), client_cookie, presented, now)
         };
         for now in [9_700, 10_000, 11_799] {
-            assert_eq!(good("192.0.2.1", &own, &made, now), (made, true), "{now}");
+            assert_eq!(verify("192.0.2.1", &client_cookie, &issued, now), (issued, true), "{now}");
         }
-        let (young, still) = good("192.0.2.1", &own, &made, 13_600);
-        assert!(still && young != made, "whoever has an old one gets a young one");
-        for (client, own, now) in
+        let (renewed, accepted) = verify("192.0.2.1", &client_cookie, &issued, 13_600);
+        assert!(accepted && renewed != issued, "whoever has an old one gets a young one");
+        for (client, client_cookie, now) in
             [("192.0.2.1", [9; 8], 13_601), ("192.0.2.1", [9; 8], 9_600), ("192.0.2.2", [9; 8], 10_000)]
         {
-            assert!(!good(client, &own, &made, now).1, "{client} at {now}");
+            assert!(!verify(client, &client_cookie, &issued, now).1, "{client} at {now}");
         }
-        assert!(!good("192.0.2.1", &[8; 8], &made, 10_000).1, "of another client");
-        let mut forged = made;
+        assert!(!verify("192.0.2.1", &[8; 8], &issued, 10_000).1, "of another client");
+        let mut forged = issued;
         forged[15] ^= 1;
         assert!(
-            !good("192.0.2.1", &own, &forged, 10_000).1 && !good("192.0.2.1", &own, &made[..8], 10_000).1
+            !verify("192.0.2.1", &client_cookie, &forged, 10_000).1
+                && !verify("192.0.2.1", &client_cookie, &issued[..8], 10_000).1
         );
     }
 

@@ -14,9 +14,9 @@ struct AllMembers(Vec<SocketAddr>, bool);
 
 impl AllMembers {
     fn new(count: u8, usable: bool) -> Self {
-        let four = (0..count).map(|at| SocketAddr::from(([10, 0, 0, at], 80)));
-        let six = (0..count).map(|at| SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, at.into()], 81)));
-        Self(four.chain(six).collect(), usable)
+        let v4 = (0..count).map(|host| SocketAddr::from(([10, 0, 0, host], 80)));
+        let v6 = (0..count).map(|host| SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into()], 81)));
+        Self(v4.chain(v6).collect(), usable)
     }
 }
 
@@ -39,8 +39,8 @@ pub(super) struct AnyClient(pub(super) AnswerPermit);
 
 impl QueryClient for AnyClient {
     /// Cookies whose client part is all zeros are valid.
-    fn cookie(&self, client: &[u8; 8], shown: &[u8]) -> Option<(ServerCookie, bool)> {
-        Some(([7; 16], *client == [0; 8] && !shown.is_empty()))
+    fn cookie(&self, client: &[u8; 8], presented: &[u8]) -> Option<(ServerCookie, bool)> {
+        Some(([7; 16], *client == [0; 8] && !presented.is_empty()))
     }
 
     fn take_permit(&mut self) -> AnswerPermit {
@@ -51,16 +51,17 @@ impl QueryClient for AnyClient {
 /// Panics if the law does not hold. Returns `true` if the input is answered with the requested data.
 pub(crate) fn check(input: &[u8]) -> bool {
     let zone = Zone::new("web.example", 1, 7).expect("a domain");
-    let asked = Message::from_vec(input).ok();
+    let request = Message::from_vec(input).ok();
     let mut answered = false;
-    for room in [AnswerPermit::Notice, AnswerPermit::None] {
+    for permit in [AnswerPermit::Notice, AnswerPermit::None] {
         let answer =
-            zone.answer(input, QueryTransport::Udp, &mut AnyClient(room), &mut AllMembers::new(60, true));
+            zone.answer(input, QueryTransport::Udp, &mut AnyClient(permit), &mut AllMembers::new(60, true));
         // A valid cookie lifts the limit. An encoder may write a name anew in a few bytes more.
-        let good = asked.as_ref().is_some_and(|asked| asked.edns.is_some());
+        let has_edns = request.as_ref().is_some_and(|request| request.edns.is_some());
         assert!(
-            good || answer
-                .is_none_or(|answer| room == AnswerPermit::Notice && answer.len() <= input.len() + 16)
+            has_edns
+                || answer
+                    .is_none_or(|answer| permit == AnswerPermit::Notice && answer.len() <= input.len() + 16)
         );
     }
     for (mut members, usable) in [
@@ -78,26 +79,26 @@ pub(crate) fn check(input: &[u8]) -> bool {
             };
             assert!(input.len() >= 12 && input[2] & 0x80 == 0, "no answer is answered");
             assert_eq!((&answer[..2], answer[2] & 0x80), (&input[..2], 0x80));
-            let edns = asked.as_ref().is_some_and(|asked| asked.edns.is_some());
-            let most = if edns { 1232 } else { 512 };
+            let has_edns = request.as_ref().is_some_and(|request| request.edns.is_some());
+            let max_len = if has_edns { 1232 } else { 512 };
             assert!(
-                transport == QueryTransport::Tcp || answer.len() <= most,
+                transport == QueryTransport::Tcp || answer.len() <= max_len,
                 "{} bytes over UDP",
                 answer.len()
             );
-            let read = Message::from_vec(&answer).expect("an answer can be read");
-            assert!(read.queries.len() <= 1);
+            let parsed = Message::from_vec(&answer).expect("an answer can be read");
+            assert!(parsed.queries.len() <= 1);
             assert!(
                 usable
-                    || read.answers.is_empty()
-                    || read.answers.iter().all(|one| one.data.to_string().contains("hostmaster"))
+                    || parsed.answers.is_empty()
+                    || parsed.answers.iter().all(|record| record.data.to_string().contains("hostmaster"))
             );
             assert_eq!(
                 zone.answer(input, transport, &mut AnyClient(AnswerPermit::Full), &mut members).as_ref(),
                 Some(&answer),
                 "it is a function"
             );
-            answered |= !read.answers.is_empty();
+            answered |= !parsed.answers.is_empty();
         }
     }
     answered

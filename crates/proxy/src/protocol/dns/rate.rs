@@ -37,12 +37,12 @@ impl AnswerRates {
 
     /// Returns `true` and counts an answer to a client, if its network may have one more at `per_second`.
     pub(super) fn admits(&self, client: IpAddr, per_second: u32, now: Time) -> bool {
-        let step = BURST / u64::from(per_second.max(1));
-        let place = self.due.get(self.entry_index(client));
-        place.is_none_or(|due| {
+        let interval = BURST / u64::from(per_second.max(1));
+        let slot = self.due.get(self.entry_index(client));
+        slot.is_none_or(|due| {
             let next = |due: u64| {
-                let after = due.max(now.0).saturating_add(step);
-                (after <= now.0.saturating_add(BURST)).then_some(after)
+                let next_due = due.max(now.0).saturating_add(interval);
+                (next_due <= now.0.saturating_add(BURST)).then_some(next_due)
             };
             due.fetch_update(Relaxed, Relaxed, next).is_ok()
         })
@@ -76,12 +76,13 @@ mod tests {
     #[test]
     fn a_network_has_its_rate_and_others_have_theirs() {
         let rates = AnswerRates::new(Some(lottery::SipHashKey::new([7; 16])));
-        let had = |text: &str, now| (0..30).filter(|_| rates.admits(client(text), 10, now)).count();
-        assert_eq!(had("192.0.2.1", at(1000)), 10, "those of a second at once");
-        assert_eq!(had("192.0.2.250", at(1000)), 0, "of the same network");
-        assert_eq!(had("2001:db8::1", at(1000)), 10);
-        assert_eq!(had("2001:db8:0:ff::1", at(1000)), 0, "of the same /56");
-        assert_eq!(had("192.0.2.9", at(1500)), 5, "in proportion to the time");
-        assert_eq!(had("192.0.2.9", at(60_000)), 10, "and no more for a long rest");
+        let admitted_count =
+            |text: &str, now| (0..30).filter(|_| rates.admits(client(text), 10, now)).count();
+        assert_eq!(admitted_count("192.0.2.1", at(1000)), 10, "those of a second at once");
+        assert_eq!(admitted_count("192.0.2.250", at(1000)), 0, "of the same network");
+        assert_eq!(admitted_count("2001:db8::1", at(1000)), 10);
+        assert_eq!(admitted_count("2001:db8:0:ff::1", at(1000)), 0, "of the same /56");
+        assert_eq!(admitted_count("192.0.2.9", at(1500)), 5, "in proportion to the time");
+        assert_eq!(admitted_count("192.0.2.9", at(60_000)), 10, "and no more for a long rest");
     }
 }

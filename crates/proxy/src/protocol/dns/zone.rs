@@ -36,7 +36,7 @@ pub(super) trait MemberSource {
 pub(super) trait QueryClient {
     /// Returns the server cookie for the client, and whether the presented one is valid; `None` if this
     /// server issues no cookies.
-    fn cookie(&self, client: &[u8; 8], shown: &[u8]) -> Option<(ServerCookie, bool)>;
+    fn cookie(&self, client: &[u8; 8], presented: &[u8]) -> Option<(ServerCookie, bool)>;
 
     /// Counts an answer to a client whose address may be forged, and returns the permitted answer.
     fn take_permit(&mut self) -> AnswerPermit;
@@ -92,10 +92,10 @@ const MAX_QUERY: usize = 4096;
 /// The maximum size of an answer over UDP, in bytes: if the query announces no size, and if it does. The
 /// latter passes every network unfragmented (the DNS flag day of 2020).
 const PLAIN_UDP_SIZE: u16 = 512;
-const LARGEST: u16 = 1232;
+const MAX_UDP_SIZE: u16 = 1232;
 
 /// The maximum number of members in an answer to SRV.
-const SERVERS: usize = 64;
+const MAX_SERVERS: usize = 64;
 
 /// The transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,72 +119,76 @@ impl Zone {
         &self,
         bytes: &[u8],
         transport: QueryTransport,
-        asker: &mut dyn QueryClient,
+        query_client: &mut dyn QueryClient,
         members: &mut dyn MemberSource,
     ) -> Option<Vec<u8>> {
         // A message has one query. One with thousands is not even parsed: that would take time from the
         // core's other tasks. Repeating the queries in the answer would send a forged sender more than was
         // received.
         if bytes.len() > MAX_QUERY || bytes.get(4..6).is_some_and(|count| count != [0, 1]) {
-            return answer_unparsed(bytes, transport, asker);
+            return answer_unparsed(bytes, transport, query_client);
         }
-        let Ok(asked) = Message::from_vec(bytes) else { return answer_unparsed(bytes, transport, asker) };
-        if asked.metadata.message_type == MessageType::Response {
+        let Ok(request) = Message::from_vec(bytes) else {
+            return answer_unparsed(bytes, transport, query_client);
+        };
+        if request.metadata.message_type == MessageType::Response {
             return None;
         }
-        let mut reply = Message::response(asked.metadata.id, asked.metadata.op_code);
-        reply.metadata.recursion_desired = asked.metadata.recursion_desired;
-        reply.metadata.checking_disabled = asked.metadata.checking_disabled;
-        reply.add_queries(asked.queries.iter().cloned());
-        let mut most = match transport {
+        let mut reply = Message::response(request.metadata.id, request.metadata.op_code);
+        reply.metadata.recursion_desired = request.metadata.recursion_desired;
+        reply.metadata.checking_disabled = request.metadata.checking_disabled;
+        reply.add_queries(request.queries.iter().cloned());
+        let mut max_size = match transport {
             QueryTransport::Udp => PLAIN_UDP_SIZE,
             QueryTransport::Tcp => u16::MAX,
         };
         let mut code = None;
-        let mut known = transport == QueryTransport::Tcp;
-        let mut given = None;
-        if let Some(edns) = &asked.edns {
-            let mut ours = Edns::new();
-            ours.set_max_payload(LARGEST).set_version(0);
+        let mut verified = transport == QueryTransport::Tcp;
+        let mut server_cookie = None;
+        if let Some(edns) = &request.edns {
+            let mut response_edns = Edns::new();
+            response_edns.set_max_payload(MAX_UDP_SIZE).set_version(0);
             // RFC 3225: copied from the query.
-            ours.set_dnssec_ok(edns.flags().dnssec_ok);
+            response_edns.set_dnssec_ok(edns.flags().dnssec_ok);
             // Of several options the first counts (RFC 7873 section 5.2).
             if let Some(EdnsOption::Unknown(_, option)) = edns.option(EdnsCode::Cookie) {
                 match CookieOption::parse(option) {
-                    CookieOption::Cookie(client, shown) => {
-                        if let Some((server, good)) = asker.cookie(client, shown) {
-                            let both = [&client[..], &server].concat();
-                            ours.options_mut().insert(EdnsOption::Unknown(EdnsCode::Cookie.into(), both));
-                            given = Some(server);
-                            known |= good;
+                    CookieOption::Cookie(client, presented) => {
+                        if let Some((server, valid)) = query_client.cookie(client, presented) {
+                            let cookie_option = [&client[..], &server].concat();
+                            response_edns
+                                .options_mut()
+                                .insert(EdnsOption::Unknown(EdnsCode::Cookie.into(), cookie_option));
+                            server_cookie = Some(server);
+                            verified |= valid;
                         }
                     }
                     CookieOption::Malformed => code = Some(ResponseCode::FormErr),
                 }
             }
-            reply.set_edns(ours);
+            reply.set_edns(response_edns);
             if transport == QueryTransport::Udp {
-                most = edns.max_payload().clamp(PLAIN_UDP_SIZE, LARGEST);
+                max_size = edns.max_payload().clamp(PLAIN_UDP_SIZE, MAX_UDP_SIZE);
             }
             if edns.version() > 0 {
                 code = Some(ResponseCode::BADVERS);
             }
         }
-        let room = if known { AnswerPermit::Full } else { asker.take_permit() };
-        match room {
+        let permit = if verified { AnswerPermit::Full } else { query_client.take_permit() };
+        match permit {
             AnswerPermit::Full => {}
             // A client that supports cookies asks again with the one that it gets.
-            AnswerPermit::Notice if given.is_some() => code = Some(ResponseCode::BADCOOKIE),
+            AnswerPermit::Notice if server_cookie.is_some() => code = Some(ResponseCode::BADCOOKIE),
             AnswerPermit::Notice => return reply.truncate().to_vec().ok(),
             AnswerPermit::None => return None,
         }
-        let code = code.unwrap_or_else(|| match asked.queries.as_slice() {
-            _ if asked.metadata.op_code != OpCode::Query => ResponseCode::NotImp,
+        let code = code.unwrap_or_else(|| match request.queries.as_slice() {
+            _ if request.metadata.op_code != OpCode::Query => ResponseCode::NotImp,
             [query] => self.look_up(query, &mut reply, members),
             _ => ResponseCode::FormErr,
         });
         reply.metadata.response_code = code;
-        encoded(&reply, most)
+        encode(&reply, max_size)
     }
 
     fn look_up(&self, query: &Query, reply: &mut Message, members: &mut dyn MemberSource) -> ResponseCode {
@@ -202,7 +206,7 @@ impl Zone {
             NameKind::Service => ResponseCode::NoError,
             NameKind::Member(ip) if members.all().iter().any(|member| member.ip() == ip) => {
                 if [record_type(ip), RecordType::ANY].contains(&query.query_type()) {
-                    reply.add_answer(self.record(query.name().clone(), data(ip)));
+                    reply.add_answer(self.record(query.name().clone(), address_data(ip)));
                 }
                 ResponseCode::NoError
             }
@@ -241,11 +245,11 @@ impl Zone {
                 let target = self.target(member.ip());
                 let data = RData::HTTPS(HTTPS(SVCB::new(1, target.clone(), vec![port, hint])));
                 reply.add_answer(self.record(query.name().clone(), data));
-                reply.add_additional(self.record(target, self::data(member.ip())));
+                reply.add_additional(self.record(target, address_data(member.ip())));
                 ResponseCode::NoError
             }
             MemberChoice::Member(member) => {
-                reply.add_answer(self.record(query.name().clone(), data(member.ip())));
+                reply.add_answer(self.record(query.name().clone(), address_data(member.ip())));
                 ResponseCode::NoError
             }
             MemberChoice::NoneOfFamily => ResponseCode::NoError,
@@ -260,13 +264,13 @@ impl Zone {
             MemberChoice::NoneOfFamily => return ResponseCode::NoError,
             MemberChoice::NoneUsable => return ResponseCode::ServFail,
         };
-        let others = members.all().into_iter().filter(|other| *other != first).take(SERVERS - 1);
-        for (place, member) in std::iter::once(first).chain(others).enumerate() {
+        let others = members.all().into_iter().filter(|other| *other != first).take(MAX_SERVERS - 1);
+        for (position, member) in std::iter::once(first).chain(others).enumerate() {
             let target = self.target(member.ip());
-            let priority = u16::from(place > 0);
+            let priority = u16::from(position > 0);
             let data = RData::SRV(SRV::new(priority, 1, member.port(), target.clone()));
             reply.add_answer(self.record(query.name().clone(), data));
-            let additional = self.record(target, self::data(member.ip()));
+            let additional = self.record(target, address_data(member.ip()));
             if !reply.additionals.contains(&additional) {
                 reply.add_additional(additional);
             }
@@ -276,12 +280,12 @@ impl Zone {
 
     fn classify_name(&self, name: &Name) -> NameKind {
         // Not `num_labels`, which does not count a `*`.
-        let below = name.iter().count().saturating_sub(self.domain.iter().count());
-        let labels: Vec<&[u8]> = name.iter().take(below).collect();
-        let under = |label: &[u8]| label.first() == Some(&b'_') && label.len() > 1;
+        let label_count = name.iter().count().saturating_sub(self.domain.iter().count());
+        let labels: Vec<&[u8]> = name.iter().take(label_count).collect();
+        let is_service_label = |label: &[u8]| label.first() == Some(&b'_') && label.len() > 1;
         match labels.as_slice() {
             [] => NameKind::Domain,
-            [service, transport] if under(service) && is_transport(transport) => NameKind::Service,
+            [service, transport] if is_service_label(service) && is_transport(transport) => NameKind::Service,
             // There are names below it.
             [transport] if is_transport(transport) => NameKind::Service,
             [label] => address(label).map_or(NameKind::Unknown, NameKind::Member),
@@ -327,8 +331,8 @@ fn is_transport(label: &[u8]) -> bool {
 /// Returns the address that a label stands for.
 fn address(label: &[u8]) -> Option<IpAddr> {
     let label = std::str::from_utf8(label).ok()?;
-    let parts: Vec<&str> = label.split('-').collect();
-    let ip: IpAddr = match parts.len() {
+    let groups: Vec<&str> = label.split('-').collect();
+    let ip: IpAddr = match groups.len() {
         4 => label.replace('-', ".").parse::<Ipv4Addr>().ok()?.into(),
         8 => label.replace('-', ":").parse::<Ipv6Addr>().ok()?.into(),
         _ => return None,
@@ -354,7 +358,7 @@ fn record_type(ip: IpAddr) -> RecordType {
     if ip.is_ipv4() { RecordType::A } else { RecordType::AAAA }
 }
 
-fn data(ip: IpAddr) -> RData {
+fn address_data(ip: IpAddr) -> RData {
     match ip {
         IpAddr::V4(ip) => RData::A(A(ip)),
         IpAddr::V6(ip) => RData::AAAA(AAAA(ip)),
@@ -362,22 +366,29 @@ fn data(ip: IpAddr) -> RData {
 }
 
 /// Answers a message that cannot be parsed, if it has a message ID and is not itself an answer.
-fn answer_unparsed(bytes: &[u8], transport: QueryTransport, asker: &mut dyn QueryClient) -> Option<Vec<u8>> {
+fn answer_unparsed(
+    bytes: &[u8],
+    transport: QueryTransport,
+    query_client: &mut dyn QueryClient,
+) -> Option<Vec<u8>> {
     let [a, b, flags, ..] = *bytes.get(..12)? else { return None };
-    if flags & 0x80 == 0 && transport == QueryTransport::Udp && asker.take_permit() == AnswerPermit::None {
+    if flags & 0x80 == 0
+        && transport == QueryTransport::Udp
+        && query_client.take_permit() == AnswerPermit::None
+    {
         return None;
     }
     let message = Message::error_msg(u16::from_be_bytes([a, b]), OpCode::Query, ResponseCode::FormErr);
-    if flags & 0x80 == 0 { encoded(&message, PLAIN_UDP_SIZE) } else { None }
+    if flags & 0x80 == 0 { encode(&message, PLAIN_UDP_SIZE) } else { None }
 }
 
 /// Encodes a message in at most `most` bytes. Records that do not fit are left out and the answer is marked
 /// as truncated: the client asks again over TCP.
-fn encoded(message: &Message, most: u16) -> Option<Vec<u8>> {
+fn encode(message: &Message, max_size: u16) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(usize::from(PLAIN_UDP_SIZE));
     let fits = {
         let mut encoder = BinEncoder::new(&mut bytes);
-        encoder.set_max_size(most);
+        encoder.set_max_size(max_size);
         message.emit(&mut encoder).is_ok()
     };
     let truncated = bytes.get(2).is_some_and(|flags| flags & 0x02 != 0);
@@ -386,9 +397,9 @@ fn encoded(message: &Message, most: u16) -> Option<Vec<u8>> {
     }
     if fits && !message.additionals.is_empty() {
         // The omitted records may all be optional ones.
-        let mut less = message.clone();
-        less.additionals.clear();
-        return encoded(&less, most);
+        let mut without_additionals = message.clone();
+        without_additionals.additionals.clear();
+        return encode(&without_additionals, max_size);
     }
     // A truncated answer has the query and no partial data.
     message.truncate().to_vec().ok()

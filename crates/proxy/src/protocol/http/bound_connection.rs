@@ -20,9 +20,9 @@ pub(super) struct RedirectLocation(pub(super) Vec<u8>);
 
 impl RedirectLocation {
     /// Returns the same resource below another base URL; `None` if the request has no resource (`OPTIONS *`).
-    pub(super) fn with_base(base: &str, asked: &ParsedRequest) -> Option<Self> {
+    pub(super) fn with_base(base: &str, request: &ParsedRequest) -> Option<Self> {
         // The request line for the member: the part between its spaces.
-        let target = asked.outgoing.split(|byte| *byte == b' ').nth(1);
+        let target = request.outgoing.split(|byte| *byte == b' ').nth(1);
         let target = target.filter(|target| target.starts_with(b"/"))?;
         Some(Self([base.as_bytes(), target].concat()))
     }
@@ -38,88 +38,89 @@ impl<S: ByteStream> HttpSession<S> {
         &mut self,
         pool: &Rc<GroupPool>,
         view: Rc<PlanView>,
-        asked: &mut ParsedRequest,
+        request: &mut ParsedRequest,
         tried: &[MemberId],
         now: Time,
     ) -> Result<AdmissionOutcome, RedirectLocation> {
         if let Some(affinity) = &self.listener.settings().affinity {
-            return Ok(self.admit_sticky(affinity, pool, view, asked, tried, now));
+            return Ok(self.admit_sticky(affinity, pool, view, request, tried, now));
         }
         // Every member is at its limit, this one included, and other requests came first.
-        let Some(bond) = self.binding.clone().filter(|_| !pool.has_waiting()) else {
+        let Some(session_binding) = self.binding.clone().filter(|_| !pool.has_waiting()) else {
             return Ok(AdmissionOutcome::Full);
         };
-        let bond = &mut *bond.borrow_mut();
-        bond.cookie = None;
-        bond.choice = ChoiceReason::Strategy;
-        let mut trip = None;
-        let binding = self.listener.settings().binding;
-        if let BindingMode::OnDemand(rebind) = binding
+        let session_binding = &mut *session_binding.borrow_mut();
+        session_binding.cookie = None;
+        session_binding.choice = ChoiceReason::Strategy;
+        let mut in_flight = None;
+        let binding_mode = self.listener.settings().binding;
+        if let BindingMode::OnDemand(rebind) = binding_mode
             && view.alert
             && tried.is_empty()
         {
             // The client of a closed connection returns to a member that lacks load.
-            let closes = rebind == RebindMode::Close;
-            let leaves = match (rebind, bond.is_bound()) {
+            let should_close = rebind == RebindMode::Close;
+            let pending_move = match (rebind, session_binding.is_bound()) {
                 // The client may have been sent away by this balancer or by a member's side-car: it must not
                 // return to the same member.
                 (RebindMode::Close | RebindMode::Redirect | RebindMode::Agent, false) => {
-                    trip = admission::admit_returning(&self.core, pool, &view, now);
+                    in_flight = admission::admit_returning(&self.core, pool, &view, now);
                     None
                 }
                 (RebindMode::Silent, false) => None,
-                (RebindMode::Agent, true) => bond.moved_by_member(&view, now),
-                (_, true) => bond.begin_move(&view, !closes, self.core.random_bits(), now),
+                (RebindMode::Agent, true) => session_binding.moved_by_member(&view, now),
+                (_, true) => session_binding.begin_move(&view, !should_close, self.core.random_bits(), now),
             };
-            match leaves {
+            match pending_move {
                 None => {}
-                Some(_) if closes => {
-                    asked.keep_alive = false;
+                Some(_) if should_close => {
+                    request.keep_alive = false;
                     self.stream.close_connection();
-                    bond.record_move(None);
+                    session_binding.record_move(None);
                 }
-                Some(luggage) => {
-                    let ask = (asked.key, self.core.random_bits());
-                    trip = bond
-                        .admit_elsewhere(pool, &view, ask, asked.work(), luggage, now)
-                        .inspect(|there| bond.record_move(Some(there)));
+                Some(moved_session) => {
+                    let selection_key = (request.key, self.core.random_bits());
+                    in_flight = session_binding
+                        .admit_elsewhere(pool, &view, selection_key, request.work(), moved_session, now)
+                        .inspect(|moved| session_binding.record_move(Some(moved)));
                 }
             }
             // Clients of gRPC and of WebSockets do not follow redirects.
-            let follows = self.stream.call().is_none() && !asked.upgrade;
-            if let (RebindMode::Redirect, true, Some(there)) = (rebind, bond.is_bound() && follows, &trip)
-                && let Some(location) = location(there, &view, asked)
+            let can_redirect = self.stream.call().is_none() && !request.upgrade;
+            if let (RebindMode::Redirect, true, Some(moved)) =
+                (rebind, session_binding.is_bound() && can_redirect, &in_flight)
+                && let Some(location) = redirect_location(moved, &view, request)
             {
                 // A client that sends its request here all the same gets the new member.
-                bond.hold(&self.listener, there);
+                session_binding.hold(&self.listener, moved);
                 return Err(location);
             }
         }
-        if trip.is_some() {
-            bond.choice = ChoiceReason::Moved;
-        } else if !tried.iter().any(|member| bond.is_bound_to(*member)) {
-            trip = bond.admit_to_own(pool, &view, now);
-            if trip.is_some() {
-                bond.choice = ChoiceReason::Session;
+        if in_flight.is_some() {
+            session_binding.choice = ChoiceReason::Moved;
+        } else if !tried.iter().any(|member| session_binding.is_bound_to(*member)) {
+            in_flight = session_binding.admit_to_own(pool, &view, now);
+            if in_flight.is_some() {
+                session_binding.choice = ChoiceReason::Session;
             }
         }
         // The client came by a cookie before a reload, and is not to be bound.
-        let free = binding == BindingMode::PerRequest && !bond.is_bound();
-        let admission = match trip {
-            Some(trip) => AdmissionOutcome::Admitted(trip),
+        let per_request = binding_mode == BindingMode::PerRequest && !session_binding.is_bound();
+        let admission = match in_flight {
+            Some(in_flight) => AdmissionOutcome::Admitted(in_flight),
             // As in `admit::at_once`.
             None if pool.group.wait_queue.has_urgent() => AdmissionOutcome::Overloaded,
             None => {
                 // An imbalance of sessions that are bound on demand is corrected once it is known.
-                let stays = binding == BindingMode::PerSession && !free;
-                let work = if stays { asked.work().binding() } else { asked.work() };
-                pool.admit_in_view(view, asked.key, self.core.random_bits(), now, tried, work)
+                let binds = binding_mode == BindingMode::PerSession && !per_request;
+                let work = if binds { request.work().binding() } else { request.work() };
+                pool.admit_in_view(view, request.key, self.core.random_bits(), now, tried, work)
             }
         };
-        if let AdmissionOutcome::Admitted(trip) = &admission
-            && !free
+        if let AdmissionOutcome::Admitted(in_flight) = &admission
+            && !per_request
         {
-            bond.hold(&self.listener, trip);
+            session_binding.hold(&self.listener, in_flight);
         }
         Ok(admission)
     }
@@ -132,22 +133,22 @@ impl<S: ByteStream> HttpSession<S> {
         let view = self.listener.view();
         if view.alert
             && self.listener.settings().binding == BindingMode::OnDemand(RebindMode::Agent)
-            && let Some(bond) = &self.binding
+            && let Some(binding) = &self.binding
         {
-            bond.borrow_mut().record_closed_by(member, &view);
+            binding.borrow_mut().record_closed_by(member, &view);
         }
     }
 
     /// Binds the client, or its connection, to the member of the request in flight that it has waited for, if
     /// it is to be bound.
     #[cold]
-    pub(super) fn bind_after_wait(&mut self, asked: &ParsedRequest, trip: &InFlight) {
+    pub(super) fn bind_after_wait(&mut self, request: &ParsedRequest, in_flight: &InFlight) {
         if let Some(affinity) = &self.listener.settings().affinity {
-            self.bind_cookie_after_wait(affinity, asked, trip);
-        } else if let Some(bond) = &self.binding {
-            let mut bond = bond.borrow_mut();
-            if bond.is_bound() || self.listener.settings().binding != BindingMode::PerRequest {
-                bond.hold(&self.listener, trip);
+            self.bind_cookie_after_wait(affinity, request, in_flight);
+        } else if let Some(binding) = &self.binding {
+            let mut binding = binding.borrow_mut();
+            if binding.is_bound() || self.listener.settings().binding != BindingMode::PerRequest {
+                binding.hold(&self.listener, in_flight);
             }
         }
     }
@@ -155,9 +156,13 @@ impl<S: ByteStream> HttpSession<S> {
 
 /// Returns the same resource at the member's public address. `None` if the member has none, if the request
 /// has no resource (`OPTIONS *`), or if a part of its body was already forwarded.
-fn location(trip: &InFlight, view: &PlanView, asked: &ParsedRequest) -> Option<RedirectLocation> {
+fn redirect_location(
+    in_flight: &InFlight,
+    view: &PlanView,
+    request: &ParsedRequest,
+) -> Option<RedirectLocation> {
     let published = &view.published;
-    let name = &published.plan.members()[trip.place()].name;
-    let public = published.settings.public.get(name).filter(|_| !asked.streamed)?;
-    RedirectLocation::with_base(public, asked)
+    let member_name = &published.plan.members()[in_flight.place()].name;
+    let public_url = published.settings.public.get(member_name).filter(|_| !request.streamed)?;
+    RedirectLocation::with_base(public_url, request)
 }

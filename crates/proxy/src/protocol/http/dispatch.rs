@@ -60,194 +60,204 @@ pub(super) enum DispatchOutcome {
 
 impl<S: ByteStream> HttpSession<S> {
     /// Gets a request answered; returns `false` if the connection ends with it.
-    pub(super) async fn handle_request(&mut self, asked: &mut ParsedRequest) -> bool {
+    pub(super) async fn handle_request(&mut self, request: &mut ParsedRequest) -> bool {
         self.answered_locally = false;
-        if let Some(answer) = acme_challenge::asked(&asked.outgoing) {
-            return self.answer_acme_challenge(asked, &answer).await;
+        if let Some(response) = acme_challenge::asked(&request.outgoing) {
+            return self.answer_acme_challenge(request, &response).await;
         }
         let pool = self.listener.pool();
-        let outcome = self.dispatch(&pool, asked).await;
+        let outcome = self.dispatch(&pool, request).await;
         let now = self.core.now();
-        if let Some((urgency, found)) = asked.wait_urgency.get() {
-            let waited = &pool.counters().urgencies[usize::from(urgency.value())];
-            if found { waited.served.add(1) } else { waited.rejected.add(1) }
+        if let Some((urgency, served)) = request.wait_urgency.get() {
+            let urgency_counters = &pool.counters().urgencies[usize::from(urgency.value())];
+            if served { urgency_counters.served.add(1) } else { urgency_counters.rejected.add(1) }
         }
-        let go_on = match outcome {
-            DispatchOutcome::Answered(end) => {
-                pool.counters().latency.record(end.ended_at.since(asked.begun));
-                self.log_request(asked, end.status, None, now);
-                if !end.keep_client {
+        let keep_alive = match outcome {
+            DispatchOutcome::Answered(completed) => {
+                pool.counters().latency.record(completed.ended_at.since(request.started_at));
+                self.log_request(request, completed.status, None, now);
+                if !completed.keep_client {
                     self.stream.part();
-                    if !asked.body.is_done() {
+                    if !request.body.is_done() {
                         self.linger().await;
                     }
                 }
-                end.keep_client
+                completed.keep_client
             }
             DispatchOutcome::Rejected(reason) => {
                 // Not included in the latencies: fast rejections during an overload are not a fast service.
                 pool.group.record_rejection(self.core.index, reason);
-                self.log_request(asked, reason.status().0, Some(reason), now);
-                self.reject(asked, reason).await
+                self.log_request(request, reason.status().0, Some(reason), now);
+                self.reject(request, reason).await
             }
             DispatchOutcome::Redirected(location) => {
-                self.log_request(asked, 307, None, now);
-                self.redirect(asked, &location).await
+                self.log_request(request, 307, None, now);
+                self.redirect(request, &location).await
             }
             DispatchOutcome::ClientGone => {
-                self.log_request(asked, 0, None, now);
+                self.log_request(request, 0, None, now);
                 false
             }
         };
-        self.core.recycle(std::mem::take(&mut asked.outgoing));
-        go_on
+        self.core.recycle(std::mem::take(&mut request.outgoing));
+        keep_alive
     }
 
-    async fn dispatch(&mut self, pool: &Rc<GroupPool>, asked: &mut ParsedRequest) -> DispatchOutcome {
-        pool.deposit(asked.begun);
+    async fn dispatch(&mut self, pool: &Rc<GroupPool>, request: &mut ParsedRequest) -> DispatchOutcome {
+        pool.deposit(request.started_at);
         if let Some(side_car) = &pool.group.side_car {
-            if let Some(outcome) = self.shed_client(side_car, asked) {
+            if let Some(outcome) = self.shed_client(side_car, request) {
                 return outcome;
             }
-            asked.meter = match asked.body.is_done() {
-                true => MeterGuard::begin(side_car, true, asked.begun),
+            request.meter = match request.body.is_done() {
+                true => MeterGuard::begin(side_car, true, request.started_at),
                 false => MeterGuard::begin_arriving(side_car),
             };
-            if !asked.meter.rejection_header().is_empty() {
+            if !request.meter.rejection_header().is_empty() {
                 return DispatchOutcome::Rejected(Reason::Shed);
             }
         }
         let deadline = {
-            let total = asked.view.published.settings.timeouts.total;
-            let deadline = if total.is_zero() { Time(u64::MAX) } else { asked.begun + total };
+            let total = request.view.published.settings.timeouts.total;
+            let deadline = if total.is_zero() { Time(u64::MAX) } else { request.started_at + total };
             match self.stream.call() {
                 None => deadline,
-                Some(call) => call.timeout.map_or(deadline, |timeout| deadline.min(asked.begun + timeout)),
+                Some(call) => {
+                    call.timeout.map_or(deadline, |timeout| deadline.min(request.started_at + timeout))
+                }
             }
         };
         let mut tried: Vec<MemberId> = Vec::new();
-        let mut last = Reason::NoMember;
-        let mut fresh = false;
-        let (mut refusals, mut refused) = (0, false);
-        let mut stale: u8 = 0;
-        let mut declined = 0;
+        let mut last_reason = Reason::NoMember;
+        let mut new_connection = false;
+        let (mut refusals, mut was_refused) = (0, false);
+        let mut stale_retries: u8 = 0;
+        let mut decline_count = 0;
         // `tried` contains first the members that failed, then those that declined, then those that refused.
         let mut retries: u16 = 0;
-        let mut spared: u16 = 0;
-        let mut now = asked.begun;
-        let mut first = true;
+        let mut uncharged_retries: u16 = 0;
+        let mut now = request.started_at;
+        let mut is_first = true;
         loop {
-            let view = if std::mem::take(&mut first) { Rc::clone(&asked.view) } else { pool.view() };
+            let view = if std::mem::take(&mut is_first) { Rc::clone(&request.view) } else { pool.view() };
             // The result is not bound to a variable, which would enlarge every connection beside all that
             // follows.
-            let trip = match match &self.binding {
-                _ if refused && refusals >= MAX_IMMEDIATE_REFUSALS => AdmissionOutcome::Overloaded,
-                None => admission::try_admit(&self.core, pool, view, asked.key, &tried, asked.work(), now),
-                Some(_) => match self.admit_bound(pool, view, asked, &tried, now) {
+            let in_flight = match match &self.binding {
+                _ if was_refused && refusals >= MAX_IMMEDIATE_REFUSALS => AdmissionOutcome::Overloaded,
+                None => {
+                    admission::try_admit(&self.core, pool, view, request.key, &tried, request.work(), now)
+                }
+                Some(_) => match self.admit_bound(pool, view, request, &tried, now) {
                     Ok(admission) => admission,
                     Err(location) => return DispatchOutcome::Redirected(location),
                 },
             } {
-                AdmissionOutcome::Admitted(trip) => trip,
+                AdmissionOutcome::Admitted(in_flight) => in_flight,
                 AdmissionOutcome::NoCandidate
-                    if (1..MAX_IMMEDIATE_REFUSALS).contains(&declined) && last == Reason::Reset =>
+                    if (1..MAX_IMMEDIATE_REFUSALS).contains(&decline_count)
+                        && last_reason == Reason::Reset =>
                 {
                     // These members did not process it, perhaps for a reason that has passed, such as an
                     // upgrade: another attempt, with any member.
-                    spared = 0;
+                    uncharged_retries = 0;
                     tried.truncate(usize::from(retries));
                     continue;
                 }
-                AdmissionOutcome::NoCandidate if last != Reason::Shed => {
-                    return DispatchOutcome::Rejected(last);
+                AdmissionOutcome::NoCandidate if last_reason != Reason::Shed => {
+                    return DispatchOutcome::Rejected(last_reason);
                 }
-                none => {
-                    let full = matches!(none, AdmissionOutcome::Full);
-                    drop(none);
+                refusal => {
+                    let full = matches!(refusal, AdmissionOutcome::Full);
+                    drop(refusal);
                     // Members that refused may have room by then. Those that declined had room all the time.
-                    tried.truncate(usize::from(retries + spared));
-                    let known = match refused {
+                    tried.truncate(usize::from(retries + uncharged_retries));
+                    let cause = match was_refused {
                         _ if full => WaitCause::AllAtLimit,
                         false => WaitCause::NoRoom,
                         true => WaitCause::Refused,
                     };
-                    match self.wait(pool, asked, &tried, deadline, known).await {
-                        Ok(trip) => {
-                            if let Some(account) = &mut asked.record {
-                                account.record_wait(full);
+                    match self.wait(pool, request, &tried, deadline, cause).await {
+                        Ok(in_flight) => {
+                            if let Some(record) = &mut request.record {
+                                record.record_wait(full);
                             }
-                            trip
+                            in_flight
                         }
-                        Err(Reason::NoMember) => return DispatchOutcome::Rejected(last),
+                        Err(Reason::NoMember) => return DispatchOutcome::Rejected(last_reason),
                         Err(reason) => return DispatchOutcome::Rejected(reason),
                     }
                 }
             };
-            refused = false;
-            if let Some(account) = &mut asked.record {
-                let how = self.binding.as_ref().map_or(ChoiceReason::Strategy, |bond| bond.borrow().choice);
-                account.record_choice(&self.core, &trip, how, &mut asked.outgoing, now);
+            was_refused = false;
+            if let Some(record) = &mut request.record {
+                let choice_reason =
+                    self.binding.as_ref().map_or(ChoiceReason::Strategy, |binding| binding.borrow().choice);
+                record.record_choice(&self.core, &in_flight, choice_reason, &mut request.outgoing, now);
             }
-            asked.retry_allowed = u32::from(retries) < trip.settings().retry.attempts;
-            let failure = match self.try_member(asked, &trip, deadline, fresh).await {
+            request.retry_allowed = u32::from(retries) < in_flight.settings().retry.attempts;
+            let failure = match self.try_member(request, &in_flight, deadline, new_connection).await {
                 // The member has no room, contrary to what was known here. That is no failure, and no retry
                 // that adds to an overload.
-                Ok(end) if end.member_refused => {
+                Ok(completed) if completed.member_refused => {
                     // The connection remains usable.
-                    (refused, fresh, stale) = (true, false, 0);
-                    asked.wait_urgency.set(asked.wait_urgency.get().map(|(urgency, _)| (urgency, false)));
+                    (was_refused, new_connection, stale_retries) = (true, false, 0);
+                    request.wait_urgency.set(request.wait_urgency.get().map(|(urgency, _)| (urgency, false)));
                     refusals += 1;
-                    if let Some(account) = &mut asked.record {
-                        account.record_failure(NO_ROOM, end.ended_at);
+                    if let Some(record) = &mut request.record {
+                        record.record_failure(NO_ROOM, completed.ended_at);
                     }
-                    tried.push(trip.member());
-                    now = end.ended_at;
-                    trip.finish_refused();
-                    last = Reason::Shed;
-                    if refusals == MAX_REFUSALS || !asked.is_repeatable() {
+                    tried.push(in_flight.member());
+                    now = completed.ended_at;
+                    in_flight.finish_refused();
+                    last_reason = Reason::Shed;
+                    if refusals == MAX_REFUSALS || !request.is_repeatable() {
                         return DispatchOutcome::Rejected(Reason::Shed);
                     }
                     continue;
                 }
-                Ok(end) => {
-                    let member = trip.member();
+                Ok(completed) => {
+                    let member = in_flight.member();
                     match self.stream.call() {
-                        None => trip.finish_with_status(end.status, end.ended_at),
-                        Some(call) => trip.finish_call(end.status, call.is_member_failure(), end.ended_at),
+                        None => in_flight.finish_with_status(completed.status, completed.ended_at),
+                        Some(call) => in_flight.finish_call(
+                            completed.status,
+                            call.is_member_failure(),
+                            completed.ended_at,
+                        ),
                     }
-                    if !end.keep_member && self.binding.is_some() {
+                    if !completed.keep_member && self.binding.is_some() {
                         self.record_member_close(member);
                     }
-                    return DispatchOutcome::Answered(end);
+                    return DispatchOutcome::Answered(completed);
                 }
                 Err(failure) => failure,
             };
             now = self.core.tick();
-            if let Some(account) = &mut asked.record {
-                account.record_failure(failure.label(), now);
+            if let Some(record) = &mut request.record {
+                record.record_failure(failure.label(), now);
             }
             let (reason, unsent) = match failure {
                 // With the begin of a response, the client got what it wanted: that is no finding about the
                 // member.
                 ExchangeFailure::ClientLeft(answered) => {
-                    trip.counters().client_left.add(1);
+                    in_flight.counters().client_left.add(1);
                     if !answered {
-                        trip.client_left(now);
+                        in_flight.client_left(now);
                     }
                     return DispatchOutcome::ClientGone;
                 }
                 ExchangeFailure::RequestRejected(reason) => {
-                    trip.abandon();
+                    in_flight.abandon();
                     return DispatchOutcome::Rejected(reason);
                 }
                 ExchangeFailure::ResponseTruncated => {
-                    trip.finish_failure(FailureCause::IncompleteResponse, now);
+                    in_flight.finish_failure(FailureCause::IncompleteResponse, now);
                     self.stream.fail(false);
                     return DispatchOutcome::ClientGone;
                 }
                 // The member is not to blame for such a short timeout of the client.
                 ExchangeFailure::ClientDeadline(answered) => {
-                    trip.client_left(now);
+                    in_flight.client_left(now);
                     if !answered {
                         return DispatchOutcome::Rejected(Reason::TotalTimeout);
                     }
@@ -255,59 +265,59 @@ impl<S: ByteStream> HttpSession<S> {
                     return DispatchOutcome::ClientGone;
                 }
                 ExchangeFailure::IdleTimeout => {
-                    trip.finish_neutral(now);
+                    in_flight.finish_neutral(now);
                     self.stream.fail(true);
                     return DispatchOutcome::ClientGone;
                 }
                 ExchangeFailure::MemberDown => {
-                    tried.insert(usize::from(retries), trip.member());
+                    tried.insert(usize::from(retries), in_flight.member());
                     // The member's health checks have reported the failure.
-                    trip.abandon();
+                    in_flight.abandon();
                     retries = retries.saturating_add(1);
-                    (last, fresh) = (Reason::AnswerTimeout, false);
+                    (last_reason, new_connection) = (Reason::AnswerTimeout, false);
                     continue;
                 }
                 ExchangeFailure::Declined => {
                     // The member did not process the request, so it is not to blame; but others may accept it
                     // at once.
-                    tried.insert(usize::from(retries + spared), trip.member());
-                    trip.abandon();
-                    spared += 1;
-                    declined += 1;
-                    last = Reason::Reset;
-                    if declined >= MAX_IMMEDIATE_REFUSALS || asked.streamed {
+                    tried.insert(usize::from(retries + uncharged_retries), in_flight.member());
+                    in_flight.abandon();
+                    uncharged_retries += 1;
+                    decline_count += 1;
+                    last_reason = Reason::Reset;
+                    if decline_count >= MAX_IMMEDIATE_REFUSALS || request.streamed {
                         return DispatchOutcome::Rejected(Reason::Reset);
                     }
                     continue;
                 }
-                ExchangeFailure::StaleConnection(untouched) => {
+                ExchangeFailure::StaleConnection(unprocessed) => {
                     // The member closed a connection that was kept for long enough, or that it accepted
                     // while it stopped: no failure, unless it does so always. An HTTP/2 connection that the
                     // member announced as closing is not used again anyway.
-                    fresh = !untouched;
-                    stale += 1;
-                    if !asked.streamed
-                        && (untouched || asked.method.is_idempotent())
-                        && stale < MAX_IMMEDIATE_REFUSALS
+                    new_connection = !unprocessed;
+                    stale_retries += 1;
+                    if !request.streamed
+                        && (unprocessed || request.method.is_idempotent())
+                        && stale_retries < MAX_IMMEDIATE_REFUSALS
                     {
-                        trip.abandon();
+                        in_flight.abandon();
                         continue;
                     }
-                    (Reason::Reset, untouched)
+                    (Reason::Reset, unprocessed)
                 }
                 // Further attempts would only blame the other members, too.
                 ExchangeFailure::MemberFailed(Reason::Exhausted, _) => {
-                    trip.abandon();
+                    in_flight.abandon();
                     return DispatchOutcome::Rejected(Reason::Exhausted);
                 }
                 ExchangeFailure::MemberFailed(reason, unsent) => (reason, unsent),
             };
-            let retry = trip.settings().retry;
-            let member = trip.member();
-            trip.finish_failure(FailureCause::Reason(reason), now);
+            let retry = in_flight.settings().retry;
+            let member = in_flight.member();
+            in_flight.finish_failure(FailureCause::Reason(reason), now);
             let allowed = u32::from(retries) < retry.attempts
-                && !asked.streamed
-                && (unsent || asked.method.is_idempotent())
+                && !request.streamed
+                && (unsent || request.method.is_idempotent())
                 && now < deadline
                 && pool.withdraw(now);
             if !allowed {
@@ -315,8 +325,8 @@ impl<S: ByteStream> HttpSession<S> {
             }
             tried.insert(usize::from(retries), member);
             retries = retries.saturating_add(1);
-            last = reason;
-            fresh = false;
+            last_reason = reason;
+            new_connection = false;
         }
     }
 
@@ -326,42 +336,45 @@ impl<S: ByteStream> HttpSession<S> {
     fn wait<'a>(
         &'a mut self,
         pool: &'a GroupPool,
-        asked: &'a ParsedRequest,
+        request: &'a ParsedRequest,
         tried: &'a [MemberId],
         deadline: Time,
-        known: WaitCause,
+        cause: WaitCause,
     ) -> ColdFuture<'a, Result<InFlight, Reason>> {
         Box::pin(async move {
-            let urgency = match asked.wait_urgency.get() {
+            let urgency = match request.wait_urgency.get() {
                 Some((urgency, _)) => Some(urgency),
-                None => self.urgency(asked),
+                None => self.urgency(request),
             };
-            let wish = AdmissionRequest {
-                key: asked.key,
+            let admission_request = AdmissionRequest {
+                key: request.key,
                 tried,
                 urgency,
                 deadline,
-                work: asked.work(),
-                since: asked.begun,
-                recently_refused: matches!(known, WaitCause::Refused),
-                has_waited: &asked.waited,
+                work: request.work(),
+                since: request.started_at,
+                recently_refused: matches!(cause, WaitCause::Refused),
+                has_waited: &request.waited,
             };
-            let queued = match known {
-                WaitCause::AllAtLimit => admission::wait_in_queue(&self.core, pool, &self.timer, &wish).await,
+            let queued = match cause {
+                WaitCause::AllAtLimit => {
+                    admission::wait_in_queue(&self.core, pool, &self.timer, &admission_request).await
+                }
                 WaitCause::NoRoom | WaitCause::Refused => Err(Reason::Shed),
             };
-            let found = match queued {
+            let admitted = match queued {
                 Err(Reason::Shed) => {
                     let Self { core, timer, stream, watched, unread, .. } = self;
-                    let watch = asked.body.is_done();
-                    let gone =
-                        |cx: &mut Context<'_>| watch && is_client_closed(core, stream, watched, unread, cx);
-                    admission::wait_in_line(core, pool, timer, &wish, gone).await
+                    let watch_client = request.body.is_done();
+                    let client_gone = |cx: &mut Context<'_>| {
+                        watch_client && is_client_closed(core, stream, watched, unread, cx)
+                    };
+                    admission::wait_in_line(core, pool, timer, &admission_request, client_gone).await
                 }
                 queued => queued,
             };
-            asked.wait_urgency.set(urgency.map(|urgency| (urgency, found.is_ok())));
-            found.inspect(|trip| self.bind_after_wait(asked, trip))
+            request.wait_urgency.set(urgency.map(|urgency| (urgency, admitted.is_ok())));
+            admitted.inspect(|in_flight| self.bind_after_wait(request, in_flight))
         })
     }
 
@@ -369,17 +382,17 @@ impl<S: ByteStream> HttpSession<S> {
     /// need it: it is read from the head for the member, so that others carry nothing of it.
     #[cold]
     #[inline(never)]
-    fn urgency(&self, asked: &ParsedRequest) -> Option<Urgency> {
+    fn urgency(&self, request: &ParsedRequest) -> Option<Urgency> {
         let settings = self.listener.settings();
         let name = settings.priority.as_deref()?;
-        let said = match &asked.passthrough_call {
-            None => priority::urgency_in_head(&asked.outgoing, name),
-            Some(framed) => {
-                let values = framed.head.headers.get_all(name).iter();
+        let urgency = match &request.passthrough_call {
+            None => priority::urgency_in_head(&request.outgoing, name),
+            Some(call) => {
+                let values = call.head.headers.get_all(name).iter();
                 values.filter_map(|value| priority::urgency(value.as_bytes())).next_back()
             }
         };
-        Some(said.and_then(Urgency::new).unwrap_or_default())
+        Some(urgency.and_then(Urgency::new).unwrap_or_default())
     }
 
     /// Opens a new connection to a member, or a stream on one.
@@ -387,13 +400,13 @@ impl<S: ByteStream> HttpSession<S> {
     #[inline(never)]
     fn connect_member<'a>(
         &'a self,
-        trip: &'a InFlight,
+        in_flight: &'a InFlight,
         deadline: Time,
     ) -> ColdFuture<'a, Result<PeerConnection, Reason>> {
         Box::pin(async move {
-            match trip.settings().http2 {
-                true => http2::reach(&self.core, trip, &self.timer, deadline, &self.peer).await,
-                false => connect_member(&self.core, trip, &self.timer, deadline, &self.peer).await,
+            match in_flight.settings().http2 {
+                true => http2::reach(&self.core, in_flight, &self.timer, deadline, &self.peer).await,
+                false => connect_member(&self.core, in_flight, &self.timer, deadline, &self.peer).await,
             }
         })
     }
@@ -401,11 +414,11 @@ impl<S: ByteStream> HttpSession<S> {
     /// Returns the failure for a connection that was not made: an expired client timeout is no failure of the
     /// member, nor is an HTTP/2 connection that a stopping process still accepted.
     #[cold]
-    fn connect_failure(&self, asked: &ParsedRequest, reason: Reason) -> ExchangeFailure {
-        let waited = self.core.tick().since(asked.begun);
-        let hasty = self.stream.call().is_some_and(|call| call.is_expired(waited));
+    fn connect_failure(&self, request: &ParsedRequest, reason: Reason) -> ExchangeFailure {
+        let elapsed = self.core.tick().since(request.started_at);
+        let deadline_expired = self.stream.call().is_some_and(|call| call.is_expired(elapsed));
         match reason {
-            Reason::TotalTimeout if hasty => ExchangeFailure::ClientDeadline(false),
+            Reason::TotalTimeout if deadline_expired => ExchangeFailure::ClientDeadline(false),
             // The member announced the end of an HTTP/2 connection before a request could be sent on it.
             Reason::Reset => ExchangeFailure::StaleConnection(true),
             reason => ExchangeFailure::MemberFailed(reason, true),
@@ -419,40 +432,40 @@ impl<S: ByteStream> HttpSession<S> {
     )]
     fn try_member<'a>(
         &'a mut self,
-        asked: &'a mut ParsedRequest,
-        trip: &'a InFlight,
+        request: &'a mut ParsedRequest,
+        in_flight: &'a InFlight,
         deadline: Time,
-        fresh: bool,
+        new_connection: bool,
     ) -> impl Future<Output = Result<CompletedExchange, ExchangeFailure>> + use<'a, S> {
         async move {
-            let second = trip.settings().http2;
+            let is_http2 = in_flight.settings().http2;
             // As above.
-            let (mut member, reused) = match match second {
-                _ if fresh => None,
-                true => http2::existing_stream(&self.core, trip),
-                false => trip.upstream.check_out(),
+            let (mut member, reused) = match match is_http2 {
+                _ if new_connection => None,
+                true => http2::existing_stream(&self.core, in_flight),
+                false => in_flight.upstream.check_out(),
             } {
                 Some(stream) => (stream, true),
                 none => {
                     drop(none);
-                    let made = self.connect_member(trip, deadline).await;
-                    (made.map_err(|reason| self.connect_failure(asked, reason))?, false)
+                    let connect_result = self.connect_member(in_flight, deadline).await;
+                    (connect_result.map_err(|reason| self.connect_failure(request, reason))?, false)
                 }
             };
-            if !second && asked.passthrough_call.is_some() {
-                asked.convert_to_text();
+            if !is_http2 && request.passthrough_call.is_some() {
+                request.convert_to_text();
             }
-            let end = self.exchange(asked, &mut member, trip, deadline, reused).await?;
-            let settings = trip.settings();
-            if second {
+            let completed = self.exchange(request, &mut member, in_flight, deadline, reused).await?;
+            let settings = in_flight.settings();
+            if is_http2 {
                 if let Some(report) = member.take_report() {
                     // A forwarded response is no refusal, whatever its report states.
-                    let _ = trip.record_report(&report, None, self.core.now());
+                    let _ = in_flight.record_report(&report, None, self.core.now());
                 }
-            } else if end.keep_member && settings.send_proxy.is_none() {
-                trip.upstream.check_in(member, self.core.now(), settings.pool);
+            } else if completed.keep_member && settings.send_proxy.is_none() {
+                in_flight.upstream.check_in(member, self.core.now(), settings.pool);
             }
-            Ok(end)
+            Ok(completed)
         }
     }
 }
@@ -468,9 +481,9 @@ fn is_client_closed<S: ByteStream>(
 ) -> bool {
     core.with_buffers(|buffer, _| {
         while unread.len() < MAX_PIPELINED {
-            let most = (MAX_PIPELINED - unread.len()).min(buffer.len());
-            match stream.poll_recv(cx, &mut buffer[..most], watched) {
-                Poll::Ready(Ok(came)) if came > 0 => unread.extend_from_slice(&buffer[..came]),
+            let max_len = (MAX_PIPELINED - unread.len()).min(buffer.len());
+            match stream.poll_recv(cx, &mut buffer[..max_len], watched) {
+                Poll::Ready(Ok(received)) if received > 0 => unread.extend_from_slice(&buffer[..received]),
                 Poll::Ready(_) => return true,
                 Poll::Pending => return false,
             }

@@ -30,15 +30,15 @@ mod load_report;
 mod timeouts;
 
 /// The maximum size of a body that is copied behind its head, to send both by one call without gathering.
-const COPY: usize = 4096;
+const MAX_COPIED_BODY: usize = 4096;
 /// The maximum of pipelined bytes that are kept; beyond that, the client is not read.
 pub(super) const MAX_PIPELINED: usize = 64 * 1024;
 /// The maximum of request bytes after the head that are kept, for requests by a stream of HTTP/2.
-const KEPT: usize = 64 * 1024;
+const MAX_KEPT_REQUEST: usize = 64 * 1024;
 /// The maximum number of interim responses (1xx) to one request; more are an error.
-const INTERIM: u32 = 32;
+const MAX_INTERIM_RESPONSES: u32 = 32;
 /// The number of reads and writes of one connection before other tasks run.
-const TURNS: u32 = 32;
+const MAX_STEPS: u32 = 32;
 /// The delay before checking for client disconnect: most responses arrive earlier.
 const CLIENT_WATCH_DELAY: Duration = Duration::from_millis(100);
 
@@ -79,7 +79,7 @@ struct Exchange<'a, S, M> {
     /// Whether the member has no room. Then nothing of its response is forwarded.
     refused: bool,
     /// The number of interim responses so far.
-    interim: u32,
+    interim_count: u32,
     /// The first deadline; the timer may fire earlier.
     next_deadline: Time,
     /// The time at which checking for client disconnect begins.
@@ -93,19 +93,19 @@ impl<S: ByteStream> HttpSession<S> {
     /// served another request before.
     pub(super) async fn exchange<M: ByteStream>(
         &mut self,
-        asked: &mut ParsedRequest,
+        request: &mut ParsedRequest,
         member: &mut M,
-        trip: &InFlight,
+        in_flight: &InFlight,
         deadline: Time,
         reused: bool,
     ) -> Result<CompletedExchange, ExchangeFailure> {
         let core = Rc::clone(&self.core);
         let settings = self.listener.settings();
-        let per_try = trip.settings().timeouts.per_try;
+        let per_try = in_flight.settings().timeouts.per_try;
         let now = core.now();
-        if let Some(framed) = &mut asked.passthrough_call {
+        if let Some(call) = &mut request.passthrough_call {
             // State of a previous attempt.
-            framed.pending_to_member = None;
+            call.pending_to_member = None;
         }
         let mut exchange = Exchange {
             core: &core,
@@ -122,21 +122,21 @@ impl<S: ByteStream> HttpSession<S> {
             trailers: http1::TrailerFilter::default(),
             report_in_trailers: false,
             keep_member: true,
-            keep_client: asked.keep_alive,
+            keep_client: request.keep_alive,
             answered: false,
             member_responded: false,
             member_stopped_reading: false,
             client_ended: false,
             refused: false,
-            interim: 0,
+            interim_count: 0,
             next_deadline: Time(u64::MAX),
             watch_at: now + CLIENT_WATCH_DELAY,
             watching: self.stream.is_multiplexed(),
             session: self,
             member_watched: false,
-            request: asked,
+            request,
             member,
-            in_flight: trip,
+            in_flight,
         };
         exchange.rearm(now);
         let outcome = poll_fn(|cx| exchange.poll(cx)).await;
@@ -162,7 +162,7 @@ impl<S: ByteStream> HttpSession<S> {
                 return Err(failure);
             }
         }
-        let mut end = CompletedExchange {
+        let mut completed = CompletedExchange {
             status: exchange.status,
             ended_at: core.now(),
             keep_member: exchange.keep_member && exchange.is_request_sent(),
@@ -170,7 +170,7 @@ impl<S: ByteStream> HttpSession<S> {
             member_refused: exchange.refused,
         };
         if let ResponseProgress::Tunnel = exchange.response {
-            trip.update_phase(true, true, &exchange.session.core);
+            in_flight.update_phase(true, true, &exchange.session.core);
             let idle = exchange.settings.timeouts.tunnel;
             let (session, member) = (exchange.session, exchange.member);
             session.stream.keepalive();
@@ -183,12 +183,12 @@ impl<S: ByteStream> HttpSession<S> {
                 relay::IdlePolicy::end_only(idle),
                 (&mut session.stream, member),
                 unread,
-                &trip.upstream,
+                &in_flight.upstream,
             ))
             .await;
-            (end.keep_member, end.keep_client) = (false, false);
+            (completed.keep_member, completed.keep_client) = (false, false);
         }
-        Ok(end)
+        Ok(completed)
     }
 }
 
@@ -200,16 +200,16 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
             self.check_timeouts()?;
         }
         let core = self.core;
-        let heard = self.member_responded;
-        let mut turns = 0;
+        let had_responded = self.member_responded;
+        let mut steps = 0;
         let done = match self.request.passthrough_call {
-            Some(_) => self.poll_passthrough(cx, &mut turns)?,
+            Some(_) => self.poll_passthrough(cx, &mut steps)?,
             None => core.with_buffers(|buffer, scratch| {
-                while turns < TURNS && self.forward_request(cx, buffer)? {
-                    turns += 1;
+                while steps < MAX_STEPS && self.forward_request(cx, buffer)? {
+                    steps += 1;
                 }
-                while turns < TURNS && self.forward_response(cx, buffer, scratch)? {
-                    turns += 1;
+                while steps < MAX_STEPS && self.forward_response(cx, buffer, scratch)? {
+                    steps += 1;
                     scratch.clear();
                     if matches!(self.response, ResponseProgress::Done) && self.to_client.is_empty() {
                         return Ok(true);
@@ -229,19 +229,19 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
         if sent && self.request.meter.is_arriving() {
             self.request.meter.record_arrival(core.tick());
         }
-        if turns == TURNS {
+        if steps == MAX_STEPS {
             cx.waker().wake_by_ref();
         }
         if self.watching && !self.client_ended {
-            let (done, text) = (self.request.body.is_done(), self.request.passthrough_call.is_none());
-            if done && text {
+            let (done, is_text) = (self.request.body.is_done(), self.request.passthrough_call.is_none());
+            if done && is_text {
                 core.with_buffers(|buffer, _| self.watch_client(cx, buffer))?;
             } else if (done || self.is_member_blocked()) && self.session.stream.poll_closed(cx).is_ready() {
                 return Poll::Ready(Err(ExchangeFailure::ClientLeft(self.answered)));
             }
         }
-        let bodied = self.request.body_begun || !self.request.body.is_done();
-        if turns > 0 && (heard || self.member_responded || bodied) {
+        let has_body = self.request.body_started || !self.request.body.is_done();
+        if steps > 0 && (had_responded || self.member_responded || has_body) {
             self.extend();
         }
         Poll::Pending
@@ -289,32 +289,33 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
     ) -> Result<bool, ExchangeFailure> {
         let session = &mut *self.session;
         let input = match session.stream.poll_recv(cx, buffer, &mut session.watched) {
-            Poll::Ready(Ok(came)) if came > 0 => &buffer[..came],
+            Poll::Ready(Ok(received)) if received > 0 => &buffer[..received],
             Poll::Ready(_) => return Err(ExchangeFailure::ClientLeft(self.answered)),
             Poll::Pending => return Ok(false),
         };
-        let mut anew = Vec::new();
-        let passed = match self.request.trailers.pass(&mut self.request.body, input, &mut anew, |_, _| true) {
-            Ok(passed) => passed,
-            Err(_) if self.answered => return Err(ExchangeFailure::ClientLeft(true)),
-            Err(_) => return Err(ExchangeFailure::RequestRejected(Reason::BadRequest)),
-        };
-        self.session.unread.extend_from_slice(&input[passed.consumed..]);
-        self.request.body_begun = true;
-        let text = if passed.unchanged { &input[..passed.consumed] } else { &anew[..] };
-        if text.is_empty() {
+        let mut rewritten = Vec::new();
+        let forwarded =
+            match self.request.trailers.pass(&mut self.request.body, input, &mut rewritten, |_, _| true) {
+                Ok(forwarded) => forwarded,
+                Err(_) if self.answered => return Err(ExchangeFailure::ClientLeft(true)),
+                Err(_) => return Err(ExchangeFailure::RequestRejected(Reason::BadRequest)),
+            };
+        self.session.unread.extend_from_slice(&input[forwarded.consumed..]);
+        self.request.body_started = true;
+        let body_bytes = if forwarded.unchanged { &input[..forwarded.consumed] } else { &rewritten[..] };
+        if body_bytes.is_empty() {
             return Ok(true);
         }
         if !self.request.streamed
-            && self.request.outgoing.len() + text.len() <= KEPT
+            && self.request.outgoing.len() + body_bytes.len() <= MAX_KEPT_REQUEST
             && self.session.stream.is_multiplexed()
         {
             // Sent from there, and sent again if the member did not process it: most calls are that small.
-            self.request.outgoing.extend_from_slice(text);
+            self.request.outgoing.extend_from_slice(body_bytes);
             return Ok(true);
         }
         self.request.streamed = true;
-        match self.to_member.send_or_keep(cx, &mut *self.member, &[], text) {
+        match self.to_member.send_or_keep(cx, &mut *self.member, &[], body_bytes) {
             Ok(sent) => self.in_flight.counters().bytes_out.add(sent as u64),
             Err(_) => return self.refused_by_member(),
         }
@@ -362,25 +363,25 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
         if matches!(self.response, ResponseProgress::Done | ResponseProgress::Tunnel) {
             return Ok(false);
         }
-        let kept = self.partial.len();
-        if kept > 0 {
-            buffer[..kept].copy_from_slice(&self.partial);
+        let partial_len = self.partial.len();
+        if partial_len > 0 {
+            buffer[..partial_len].copy_from_slice(&self.partial);
         }
-        let came = match self.member.poll_recv(cx, &mut buffer[kept..], &mut self.member_watched) {
-            Poll::Ready(Ok(came)) => came,
+        let received = match self.member.poll_recv(cx, &mut buffer[partial_len..], &mut self.member_watched) {
+            Poll::Ready(Ok(received)) => received,
             Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidData => return Err(self.malformed()),
             Poll::Ready(Err(_)) => return self.member_closed(true),
             Poll::Pending => return Ok(false),
         };
-        if came == 0 {
+        if received == 0 {
             return self.member_closed(false);
         }
         self.member_responded = true;
-        self.in_flight.counters().bytes_in.add(came as u64);
+        self.in_flight.counters().bytes_in.add(received as u64);
         self.partial.clear();
-        let input = &buffer[..kept + came];
+        let input = &buffer[..partial_len + received];
         let body = self.parse_response(input, scratch)?;
-        if body.len() <= COPY && !scratch.is_empty() {
+        if body.len() <= MAX_COPIED_BODY && !scratch.is_empty() {
             scratch.extend_from_slice(body);
             self.send_to_client(cx, scratch, &[])
         } else {
@@ -397,28 +398,29 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
     ) -> Result<&'b [u8], ExchangeFailure> {
         let core = self.core;
         let mut rest = input;
-        let mut marks = core.marks.borrow_mut();
+        let mut marks = core.marked_fields.borrow_mut();
         while let ResponseProgress::Head = self.response {
-            let to_head = self.request.method == MethodClass::Head;
+            let is_head_request = self.request.method == MethodClass::Head;
             // Not moved out: it is large.
-            let read = http1::parse_response(rest, self.settings.max_head, to_head, &mut marks);
-            let head = match &read {
+            let parse_result =
+                http1::parse_response(rest, self.settings.max_head, is_head_request, &mut marks);
+            let head = match &parse_result {
                 Ok(head) => head,
                 Err(HeadError::Partial) => {
                     self.partial.extend_from_slice(rest);
                     return Ok(&[]);
                 }
-                Err(HeadError::Invalid(bad)) => {
-                    let bad = *bad;
+                Err(HeadError::Invalid(error)) => {
+                    let error = *error;
                     drop(marks);
-                    return self.parse_without_spaces(rest, bad, scratch);
+                    return self.parse_without_spaces(rest, error, scratch);
                 }
             };
-            let (text, after) = rest.split_at(head.len);
-            rest = after;
+            let (head_bytes, remaining) = rest.split_at(head.len);
+            rest = remaining;
             if head.is_interim() {
-                self.interim += 1;
-                if self.interim > INTERIM {
+                self.interim_count += 1;
+                if self.interim_count > MAX_INTERIM_RESPONSES {
                     return Err(self.invalid_response());
                 }
                 if !self.request.http10 {
@@ -448,19 +450,20 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
                 && !self.session.is_last_request()
                 && !self.session.is_last_for_shedding(self.request);
             if let Some(value) = head.report {
-                let unavailable = || load_report::is_unavailable(text, head.body.is_done());
+                let unavailable = || load_report::is_unavailable(head_bytes, head.body.is_done());
                 self.record_report(head.status, unavailable, value, head.load_report)?;
             }
             if !self.refused {
                 let strip_report = self.in_flight.settings().strip_reports;
                 let http10 = self.request.http10;
-                let mut more = self.request.meter.record_response(head.status, head.report, || core.tick());
-                if let Some(bond) = &self.session.binding {
-                    bond.borrow().append_headers(&mut more);
+                let mut extra_fields =
+                    self.request.meter.record_response(head.status, head.report, || core.tick());
+                if let Some(binding) = &self.session.binding {
+                    binding.borrow().append_headers(&mut extra_fields);
                 }
                 head.write(
                     ResponseRewrite { close: !self.keep_client, http10, strip_report },
-                    &more,
+                    &extra_fields,
                     scratch,
                 );
             }
@@ -472,7 +475,7 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
             self.keep_member &= rest.is_empty();
             return Ok(&[]);
         };
-        let ForwardedBytes { consumed: taken, unchanged: as_is } = match body {
+        let ForwardedBytes { consumed, unchanged } = match body {
             BodyFraming::Chunked(_) => self.forward_chunks(rest, scratch)?,
             _ => ForwardedBytes {
                 consumed: body.feed(rest).map_err(|_| self.invalid_response())?,
@@ -482,12 +485,12 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
         if matches!(self.response, ResponseProgress::Body(BodyFraming::Done)) {
             self.response = ResponseProgress::Done;
         }
-        self.keep_member &= taken == rest.len();
+        self.keep_member &= consumed == rest.len();
         if self.refused {
             scratch.clear();
             return Ok(&[]);
         }
-        Ok(if as_is { &rest[..taken] } else { &[] })
+        Ok(if unchanged { &rest[..consumed] } else { &[] })
     }
 
     /// Parses a `bad` response that may become valid without white space before colons; few servers send any.
@@ -496,12 +499,12 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
     fn parse_without_spaces(
         &mut self,
         input: &[u8],
-        bad: ResponseError,
+        error: ResponseError,
         scratch: &mut Vec<u8>,
     ) -> Result<&'static [u8], ExchangeFailure> {
-        match http1::strip_colon_space(input, self.settings.max_head, bad) {
-            Ok(Some(anew)) => {
-                let body = self.parse_response(&anew, scratch)?;
+        match http1::strip_colon_space(input, self.settings.max_head, error) {
+            Ok(Some(rewritten)) => {
+                let body = self.parse_response(&rewritten, scratch)?;
                 scratch.extend_from_slice(body);
             }
             Ok(None) => self.partial.extend_from_slice(input),
@@ -525,11 +528,11 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
             self.report_in_trailers,
             self.in_flight.settings().strip_reports,
         );
-        let passed = if self.refused {
-            body.feed(input).map(|taken| ForwardedBytes { consumed: taken, unchanged: true })
+        let forwarded = if self.refused {
+            body.feed(input).map(|consumed| ForwardedBytes { consumed, unchanged: true })
         } else if self.decode_chunks {
             outcome::decode_chunks(body, input, scratch)
-                .map(|taken| ForwardedBytes { consumed: taken, unchanged: false })
+                .map(|consumed| ForwardedBytes { consumed, unchanged: false })
         } else {
             self.trailers.pass(body, input, scratch, |name, value| reports.filter_field(name, value))
         };
@@ -537,7 +540,7 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
             // A forwarded response is no refusal, whatever its report states.
             let _ = self.in_flight.record_report(&report, None, self.core.now());
         }
-        passed.map_err(|_| self.invalid_response())
+        forwarded.map_err(|_| self.invalid_response())
     }
 
     /// Handles a response after which the member speaks another protocol.
@@ -551,11 +554,11 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
         if !self.request.upgrade {
             return Err(self.invalid_response());
         }
-        let mut more = self.request.meter.record_response(head.status, None, || self.core.tick());
-        if let Some(bond) = &self.session.binding {
-            bond.borrow().append_headers(&mut more);
+        let mut extra_fields = self.request.meter.record_response(head.status, None, || self.core.tick());
+        if let Some(binding) = &self.session.binding {
+            binding.borrow().append_headers(&mut extra_fields);
         }
-        head.write(ResponseRewrite::default(), &more, scratch);
+        head.write(ResponseRewrite::default(), &extra_fields, scratch);
         self.response = ResponseProgress::Tunnel;
         Ok(())
     }

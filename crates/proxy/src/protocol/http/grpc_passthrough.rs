@@ -17,17 +17,17 @@ impl<S: ByteStream> HttpSession<S> {
     pub(super) fn begin_passthrough(
         &mut self,
         cx: &mut Context<'_>,
-        mut framed: Box<PassthroughCall>,
+        mut call: Box<PassthroughCall>,
         ended: bool,
     ) -> ParsedRequest {
         let mut body = if ended { BodyFraming::Done } else { BodyFraming::Chunked(ChunkedParser::new()) };
-        while let Some(client) = self.stream.http2_request().filter(|_| !body.is_done() && !framed.is_full())
-            && let Poll::Ready(Ok(piece)) = client.poll_frame(cx)
+        while let Some(client) = self.stream.http2_request().filter(|_| !body.is_done() && !call.is_full())
+            && let Poll::Ready(Ok(frame)) = client.poll_frame(cx)
         {
-            if piece.is_last() {
+            if frame.is_last() {
                 body = BodyFraming::Done;
             }
-            framed.keep_frame(piece);
+            call.keep_frame(frame);
         }
         let view = self.listener.pool().view();
         let reads_key = view.published.plan.strategy().reads_key;
@@ -36,7 +36,7 @@ impl<S: ByteStream> HttpSession<S> {
             outgoing: Vec::new(),
             body,
             trailers: plimsoll_wire::http1::TrailerFilter::default(),
-            body_begun: !framed.frames.is_empty(),
+            body_started: !call.frames.is_empty(),
             streamed: false,
             retry_allowed: false,
             // There is one request on a stream.
@@ -45,14 +45,14 @@ impl<S: ByteStream> HttpSession<S> {
             upgrade: false,
             // Other kinds of keys require the text.
             key: if reads_key { crate::settings::hash_key::client_key(self.peer.client.ip()) } else { 0 },
-            begun: self.core.tick(),
+            started_at: self.core.tick(),
             view,
             // Calls with a record are handled as text.
             record: None,
             meter: MeterGuard::default(),
             wait_urgency: Cell::default(),
             waited: Cell::default(),
-            passthrough_call: Some(framed),
+            passthrough_call: Some(call),
         }
     }
 }
@@ -62,8 +62,8 @@ impl ParsedRequest {
     /// did when it arrived.
     #[cold]
     pub(super) fn convert_to_text(&mut self) {
-        let Some(framed) = self.passthrough_call.take() else { return };
-        self.outgoing = framed.text(self.body.is_done());
+        let Some(call) = self.passthrough_call.take() else { return };
+        self.outgoing = call.text(self.body.is_done());
         let head = self.outgoing.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |end| end + 4);
         // The text is valid, as this process wrote it.
         let _ = self.body.feed(&self.outgoing[head..]);

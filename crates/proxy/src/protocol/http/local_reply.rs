@@ -15,8 +15,8 @@ impl<S: ByteStream> HttpSession<S> {
     /// Rejects a request whose head is invalid; the connection ends with the response.
     pub(super) async fn reject_invalid(&mut self, reason: Reason) {
         self.listener.pool().group.record_rejection(self.core.index, reason);
-        let answer = local_response(self.is_grpc_call(), reason, false, true, (1, b""));
-        if self.send(&answer).await {
+        let response = local_response(self.is_grpc_call(), reason, false, true, (1, b""));
+        if self.send(&response).await {
             self.linger().await;
         }
     }
@@ -28,68 +28,80 @@ impl<S: ByteStream> HttpSession<S> {
     }
 
     /// Answers a request that no member answered; returns `true` if the connection continues.
-    pub(super) async fn reject(&mut self, asked: &ParsedRequest, reason: Reason) -> bool {
+    pub(super) async fn reject(&mut self, request: &ParsedRequest, reason: Reason) -> bool {
         self.answered_locally = true;
-        let keep = asked.keep_alive && asked.body.is_done() && !asked.http10 && !self.is_last_request();
-        let to_head = asked.method == MethodClass::Head;
-        let again = self.listener.pool().retry_after_seconds();
-        let away = matches!(reason, Reason::ConnectFailed | Reason::ConnectTimeout | Reason::NoMember);
-        let said =
-            if away { asked.meter.unreachable_header() } else { asked.meter.rejection_header().to_vec() };
-        let answer = local_response(self.is_grpc_call(), reason, to_head, !keep, (again, &said));
-        if !self.send(&answer).await {
+        let keep_alive =
+            request.keep_alive && request.body.is_done() && !request.http10 && !self.is_last_request();
+        let is_head_request = request.method == MethodClass::Head;
+        let retry_after = self.listener.pool().retry_after_seconds();
+        let unreachable = matches!(reason, Reason::ConnectFailed | Reason::ConnectTimeout | Reason::NoMember);
+        let extra_fields = if unreachable {
+            request.meter.unreachable_header()
+        } else {
+            request.meter.rejection_header().to_vec()
+        };
+        let response = local_response(
+            self.is_grpc_call(),
+            reason,
+            is_head_request,
+            !keep_alive,
+            (retry_after, &extra_fields),
+        );
+        if !self.send(&response).await {
             return false;
         }
-        if !keep {
+        if !keep_alive {
             self.linger().await;
         }
-        keep
+        keep_alive
     }
 
     /// Redirects a request that was not forwarded; returns `true` if the connection continues.
-    pub(super) async fn redirect(&mut self, asked: &ParsedRequest, location: &RedirectLocation) -> bool {
+    pub(super) async fn redirect(&mut self, request: &ParsedRequest, location: &RedirectLocation) -> bool {
         self.answered_locally = true;
-        let keep = asked.keep_alive && asked.body.is_done() && !asked.http10 && !self.is_last_request();
-        let mut answer = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: ".to_vec();
-        answer.extend_from_slice(&location.0);
-        answer.extend_from_slice(b"\r\nContent-Length: 0\r\n");
-        if !keep {
-            answer.extend_from_slice(b"Connection: close\r\n");
+        let keep_alive =
+            request.keep_alive && request.body.is_done() && !request.http10 && !self.is_last_request();
+        let mut response = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: ".to_vec();
+        response.extend_from_slice(&location.0);
+        response.extend_from_slice(b"\r\nContent-Length: 0\r\n");
+        if !keep_alive {
+            response.extend_from_slice(b"Connection: close\r\n");
         }
-        answer.extend_from_slice(b"\r\n");
-        if !self.send(&answer).await {
+        response.extend_from_slice(b"\r\n");
+        if !self.send(&response).await {
             return false;
         }
-        if !keep {
+        if !keep_alive {
             self.linger().await;
         }
-        keep
+        keep_alive
     }
 
     /// Answers a certificate authority's challenge; returns `true` if the connection continues.
-    pub(super) async fn answer_acme_challenge(&mut self, asked: &mut ParsedRequest, body: &[u8]) -> bool {
+    pub(super) async fn answer_acme_challenge(&mut self, request: &mut ParsedRequest, body: &[u8]) -> bool {
         self.answered_locally = true;
-        let keep = asked.keep_alive && asked.body.is_done() && !asked.http10 && !self.is_last_request();
+        let keep_alive =
+            request.keep_alive && request.body.is_done() && !request.http10 && !self.is_last_request();
         // Writing to a vector cannot fail.
-        let mut answer = Vec::with_capacity(256);
+        let mut response = Vec::with_capacity(256);
         let _ = write!(
-            answer,
+            response,
             "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n{}\r\n",
             body.len(),
-            if keep { "" } else { "Connection: close\r\n" },
+            if keep_alive { "" } else { "Connection: close\r\n" },
         );
-        if asked.method != MethodClass::Head {
-            answer.extend_from_slice(body);
+        if request.method != MethodClass::Head {
+            response.extend_from_slice(body);
         }
-        self.log_request(asked, 200, None, self.core.now());
-        self.core.recycle(std::mem::take(&mut asked.outgoing));
-        if !self.send(&answer).await {
+        self.log_request(request, 200, None, self.core.now());
+        self.core.recycle(std::mem::take(&mut request.outgoing));
+        if !self.send(&response).await {
             return false;
         }
-        if !keep {
+        if !keep_alive {
             self.linger().await;
         }
-        keep
+        keep_alive
     }
 
     fn is_grpc_call(&self) -> bool {
@@ -99,13 +111,13 @@ impl<S: ByteStream> HttpSession<S> {
     /// Writes a line of the access log and ends the trace, if this request has them.
     pub(super) fn log_request(
         &self,
-        asked: &mut ParsedRequest,
+        request: &mut ParsedRequest,
         status: u16,
         reason: Option<Reason>,
         now: Time,
     ) {
-        if let Some(account) = asked.record.take() {
-            self.write_record(account, asked, status, reason, now);
+        if let Some(record) = request.record.take() {
+            self.write_record(record, request, status, reason, now);
         }
     }
 
@@ -114,26 +126,29 @@ impl<S: ByteStream> HttpSession<S> {
     #[inline(never)]
     fn write_record(
         &self,
-        account: Box<RequestRecord>,
-        asked: &ParsedRequest,
+        record: Box<RequestRecord>,
+        request: &ParsedRequest,
         status: u16,
         reason: Option<Reason>,
         now: Time,
     ) {
-        let outcome =
-            RequestOutcome { status, reason: reason.map(Reason::label), took: now.since(asked.begun) };
-        let side = ConnectionAttributes {
+        let outcome = RequestOutcome {
+            status,
+            reason: reason.map(Reason::label),
+            duration: now.since(request.started_at),
+        };
+        let attributes = ConnectionAttributes {
             client: &self.client.text,
             group: &self.listener.pool().group.name,
             scheme: self.stream.scheme(),
-            version: match asked.http10 {
+            version: match request.http10 {
                 _ if self.stream.is_multiplexed() => "2",
                 true => "1.0",
                 false => "1.1",
             },
             call: self.stream.call().copied(),
         };
-        account.end(&self.core, &side, &outcome, asked.begun, now);
+        record.end(&self.core, &attributes, &outcome, request.started_at, now);
     }
 }
 
@@ -141,33 +156,42 @@ impl<S: ByteStream> HttpSession<S> {
 /// client's connection ends with it. `more` are the seconds after which the client should retry, and complete
 /// header lines.
 pub(crate) fn local_response(
-    call: bool,
+    is_grpc: bool,
     reason: Reason,
-    to_head: bool,
+    is_head_request: bool,
     close: bool,
-    (again, more): (u64, &[u8]),
+    (retry_after, extra_fields): (u64, &[u8]),
 ) -> Vec<u8> {
-    if call { grpc::rejection(reason, more) } else { answer(reason, to_head, close, (again, more)) }
+    if is_grpc {
+        grpc::rejection(reason, extra_fields)
+    } else {
+        text_response(reason, is_head_request, close, (retry_after, extra_fields))
+    }
 }
 
-fn answer(reason: Reason, to_head: bool, close: bool, (again, more): (u64, &[u8])) -> Vec<u8> {
+fn text_response(
+    reason: Reason,
+    is_head_request: bool,
+    close: bool,
+    (retry_after, extra_fields): (u64, &[u8]),
+) -> Vec<u8> {
     let (status, phrase) = reason.status();
     let body = format!("plimsoll: {}\n", reason.sentence());
-    let mut answer = Vec::with_capacity(256);
+    let mut response = Vec::with_capacity(256);
     // Writing to a vector cannot fail.
     let _ = write!(
-        answer,
+        response,
         "HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
          plimsoll-reason: {}\r\n{}{}",
         body.len(),
         reason.label(),
-        if status == 503 { format!("Retry-After: {again}\r\n") } else { String::new() },
+        if status == 503 { format!("Retry-After: {retry_after}\r\n") } else { String::new() },
         if close { "Connection: close\r\n" } else { "" },
     );
-    answer.extend_from_slice(more);
-    answer.extend_from_slice(b"\r\n");
-    if !to_head {
-        answer.extend_from_slice(body.as_bytes());
+    response.extend_from_slice(extra_fields);
+    response.extend_from_slice(b"\r\n");
+    if !is_head_request {
+        response.extend_from_slice(body.as_bytes());
     }
-    answer
+    response
 }

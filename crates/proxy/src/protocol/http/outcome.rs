@@ -77,16 +77,16 @@ pub(super) fn decode_chunks(
     out: &mut Vec<u8>,
 ) -> Result<usize, http1::BodyError> {
     let BodyFraming::Chunked(chunked) = body else { return body.feed(input) };
-    let mut taken = 0;
-    while taken < input.len() && !chunked.is_done() {
-        let piece = chunked.next_piece(&input[taken..])?;
+    let mut consumed = 0;
+    while consumed < input.len() && !chunked.is_done() {
+        let piece = chunked.next_piece(&input[consumed..])?;
         if let ChunkPiece::Content(len) = piece {
-            out.extend_from_slice(&input[taken..taken + len]);
+            out.extend_from_slice(&input[consumed..consumed + len]);
         }
-        taken += piece.len();
+        consumed += piece.len();
     }
     if chunked.is_done() {
         *body = BodyFraming::Done;
     }
-    Ok(taken)
+    Ok(consumed)
 }

@@ -35,21 +35,21 @@ impl<S: ByteStream> HttpSession<S> {
     pub(super) fn shed_client(
         &mut self,
         side_car: &Arc<SideCar>,
-        asked: &mut ParsedRequest,
+        request: &mut ParsedRequest,
     ) -> Option<DispatchOutcome> {
-        let due = if self.stream.is_multiplexed() {
+        let is_due = if self.stream.is_multiplexed() {
             self.stream.is_shed()
         } else {
             self.alert_state.has_new_alert()
         };
-        if due { self.shed_response(side_car, asked) } else { None }
+        if is_due { self.shed_response(side_car, request) } else { None }
     }
 
     #[cold]
     #[inline(never)]
-    fn shed_response(&mut self, side_car: &SideCar, asked: &mut ParsedRequest) -> Option<DispatchOutcome> {
-        let home = self.group_location(asked);
-        if home.is_none() && !asked.upgrade {
+    fn shed_response(&mut self, side_car: &SideCar, request: &mut ParsedRequest) -> Option<DispatchOutcome> {
+        let redirect_location = self.group_location(request);
+        if redirect_location.is_none() && !request.upgrade {
             return None;
         }
         let core = &self.core;
@@ -57,11 +57,11 @@ impl<S: ByteStream> HttpSession<S> {
         if !self.stream.is_multiplexed() && !self.alert_state.should_leave(|| core.random_bits()) {
             return None;
         }
-        asked.keep_alive = false;
-        Some(match home {
+        request.keep_alive = false;
+        Some(match redirect_location {
             Some(location) => DispatchOutcome::Redirected(location),
             None => {
-                asked.meter = MeterGuard::rejected(side_car);
+                request.meter = MeterGuard::rejected(side_car);
                 DispatchOutcome::Rejected(Reason::Shed)
             }
         })
@@ -70,16 +70,16 @@ impl<S: ByteStream> HttpSession<S> {
     /// Returns `true` if a response is the last of its connection, because the server behind this side-car is
     /// overloaded. To be called for each response.
     #[inline]
-    pub(super) fn is_last_for_shedding(&mut self, asked: &ParsedRequest) -> bool {
-        self.alert_state.has_new_alert() && self.leaves_with_response(asked)
+    pub(super) fn is_last_for_shedding(&mut self, request: &ParsedRequest) -> bool {
+        self.alert_state.has_new_alert() && self.leaves_with_response(request)
     }
 
     #[cold]
     #[inline(never)]
-    fn leaves_with_response(&mut self, asked: &ParsedRequest) -> bool {
+    fn leaves_with_response(&mut self, request: &ParsedRequest) -> bool {
         // The connection of a stream draws with the next stream; a client that follows redirects leaves with
         // the next request.
-        if self.stream.is_multiplexed() || self.group_location(asked).is_some() {
+        if self.stream.is_multiplexed() || self.group_location(request).is_some() {
             return false;
         }
         let core = &self.core;
@@ -88,22 +88,23 @@ impl<S: ByteStream> HttpSession<S> {
 
     /// Returns the same resource of the group, if the client follows redirects and has not requested that
     /// resource itself.
-    fn group_location(&self, asked: &ParsedRequest) -> Option<RedirectLocation> {
-        let home = asked.view.published.settings.side_car.as_ref()?.home.as_deref()?;
-        let follows = self.stream.call().is_none() && !asked.upgrade && !names(home, &asked.outgoing);
-        if follows { RedirectLocation::with_base(home, asked) } else { None }
+    fn group_location(&self, request: &ParsedRequest) -> Option<RedirectLocation> {
+        let home_url = request.view.published.settings.side_car.as_ref()?.home.as_deref()?;
+        let can_redirect =
+            self.stream.call().is_none() && !request.upgrade && !is_same_host(home_url, &request.outgoing);
+        if can_redirect { RedirectLocation::with_base(home_url, request) } else { None }
     }
 }
 
 /// Returns `true` if a request's head names the host of this base URL.
-fn names(base: &str, head: &[u8]) -> bool {
+fn is_same_host(base: &str, head: &[u8]) -> bool {
     let (authority, port) = match base.strip_prefix("https://") {
         Some(authority) => (authority, ":443"),
         None => (base.strip_prefix("http://").unwrap_or(base), ":80"),
     };
     // A default port may be omitted on either side.
-    let bare = |host: &str| host.strip_suffix(port).unwrap_or(host).to_ascii_lowercase();
-    host(head).is_some_and(|host| bare(&host) == bare(authority))
+    let without_port = |host: &str| host.strip_suffix(port).unwrap_or(host).to_ascii_lowercase();
+    host(head).is_some_and(|host| without_port(&host) == without_port(authority))
 }
 
 /// Returns the field `Host` of a head that was checked before.
@@ -132,7 +133,7 @@ mod tests {
             ("https://lb.example:8443", "lb.example:8443"),
             ("http://[::1]", "[::1]:80"),
         ] {
-            assert!(names(base, head(host).as_bytes()), "{base} {host}");
+            assert!(is_same_host(base, head(host).as_bytes()), "{base} {host}");
         }
         for (base, host) in [
             ("http://lb.example", "one.example"),
@@ -142,8 +143,10 @@ mod tests {
             ("http://body", "lb.example"),
             ("http://lb.example", ""),
         ] {
-            assert!(!names(base, head(host).as_bytes()), "{base} {host}");
+            assert!(!is_same_host(base, head(host).as_bytes()), "{base} {host}");
         }
-        assert!(!names("http://x", b"GET / HTTP/1.0\r\n\r\nHost: x\r\n") && !names("http://x", b""));
+        assert!(
+            !is_same_host("http://x", b"GET / HTTP/1.0\r\n\r\nHost: x\r\n") && !is_same_host("http://x", b"")
+        );
     }
 }

@@ -58,7 +58,7 @@ impl<S: ByteStream> HttpSession<S> {
         affinity: &AffinitySettings,
         pool: &Rc<GroupPool>,
         view: Rc<PlanView>,
-        asked: &ParsedRequest,
+        request: &ParsedRequest,
         tried: &[MemberId],
         now: Time,
     ) -> AdmissionOutcome {
@@ -66,46 +66,49 @@ impl<S: ByteStream> HttpSession<S> {
         if pool.has_waiting() {
             return AdmissionOutcome::Full;
         }
-        let mut brought = self.read_cookie(affinity, &view, asked);
-        if let Some(trip) = admit_to_drained(&brought, pool, &view, tried, now) {
-            if let Some(bond) = &self.binding {
-                let bond = &mut *bond.borrow_mut();
+        let mut cookie_state = self.read_cookie(affinity, &view, request);
+        if let Some(in_flight) = admit_to_drained(&cookie_state, pool, &view, tried, now) {
+            if let Some(binding) = &self.binding {
+                let binding = &mut *binding.borrow_mut();
                 // The cookie is not renewed: a session without an end would keep the member forever.
-                (bond.cookie, bond.choice) = (None, ChoiceReason::Cookie);
+                (binding.cookie, binding.choice) = (None, ChoiceReason::Cookie);
             }
-            return AdmissionOutcome::Admitted(trip);
+            return AdmissionOutcome::Admitted(in_flight);
         }
-        let mut trip = None;
-        let mut how = ChoiceReason::Strategy;
-        let own = brought.bound_member.as_ref().and_then(|home| home.place);
-        if let Some(place) = own.filter(|place| !tried.contains(&view.published.plan.members()[*place].id)) {
+        let mut in_flight = None;
+        let mut choice_reason = ChoiceReason::Strategy;
+        let bound_index = cookie_state.bound_member.as_ref().and_then(|target| target.place);
+        if let Some(index) =
+            bound_index.filter(|index| !tried.contains(&view.published.plan.members()[*index].id))
+        {
             if tried.is_empty() {
-                trip = move_from_busy(&mut brought, pool, &view, asked, place, now);
+                in_flight = move_from_busy(&mut cookie_state, pool, &view, request, index, now);
             }
-            how = ChoiceReason::Moved;
-            if trip.is_none() {
-                trip = pool.admit_to(&view, place, now);
-                how = if trip.is_some() { ChoiceReason::Cookie } else { ChoiceReason::Strategy };
+            choice_reason = ChoiceReason::Moved;
+            if in_flight.is_none() {
+                in_flight = pool.admit_to(&view, index, now);
+                choice_reason =
+                    if in_flight.is_some() { ChoiceReason::Cookie } else { ChoiceReason::Strategy };
             }
         }
-        let admission = match trip {
-            Some(trip) => AdmissionOutcome::Admitted(trip),
+        let admission = match in_flight {
+            Some(in_flight) => AdmissionOutcome::Admitted(in_flight),
             // As in `admit::at_once`.
             None if pool.group.wait_queue.has_urgent() => AdmissionOutcome::Overloaded,
             None => pool.admit_in_view(
                 view,
-                asked.key,
+                request.key,
                 self.core.random_bits(),
                 now,
                 tried,
-                asked.work().binding(),
+                request.work().binding(),
             ),
         };
-        if let Some(bond) = &self.binding {
-            bond.borrow_mut().choice = how;
+        if let Some(binding) = &self.binding {
+            binding.borrow_mut().choice = choice_reason;
         }
-        if let AdmissionOutcome::Admitted(trip) = &admission {
-            self.add_cookie(affinity, trip, brought);
+        if let AdmissionOutcome::Admitted(in_flight) = &admission {
+            self.add_cookie(affinity, in_flight, cookie_state);
         }
         admission
     }
@@ -115,11 +118,11 @@ impl<S: ByteStream> HttpSession<S> {
     pub(super) fn bind_cookie_after_wait(
         &self,
         affinity: &AffinitySettings,
-        asked: &ParsedRequest,
-        trip: &InFlight,
+        request: &ParsedRequest,
+        in_flight: &InFlight,
     ) {
-        let brought = self.read_cookie(affinity, trip.view(), asked);
-        self.add_cookie(affinity, trip, brought);
+        let cookie_state = self.read_cookie(affinity, in_flight.view(), request);
+        self.add_cookie(affinity, in_flight, cookie_state);
     }
 
     /// Reads the client's cookie from the head for the member.
@@ -127,17 +130,17 @@ impl<S: ByteStream> HttpSession<S> {
         &self,
         affinity: &AffinitySettings,
         view: &PlanView,
-        asked: &ParsedRequest,
+        request: &ParsedRequest,
     ) -> CookieState {
         let unix = unix_seconds();
-        let mut homes = self.listener.affinity.borrow_mut();
-        homes.update(&affinity.signer, view);
-        let values = || cookies_in_head(&asked.outgoing, &affinity.cookie);
+        let mut targets = self.listener.affinity.borrow_mut();
+        targets.update(&affinity.signer, view);
+        let values = || cookies_in_head(&request.outgoing, &affinity.cookie);
         // A forged or expired cookie counts as none: its client is new here.
-        let by = |signer: &TokenSigner| values().find_map(|value| signer.verify(value, unix).ok());
-        if let Some(token) = by(&affinity.signer) {
+        let verify_with = |signer: &TokenSigner| values().find_map(|value| signer.verify(value, unix).ok());
+        if let Some(token) = verify_with(&affinity.signer) {
             return CookieState {
-                bound_member: homes.find(token.member),
+                bound_member: targets.find(token.member),
                 token,
                 valid: true,
                 signed_with_old_key: false,
@@ -145,13 +148,13 @@ impl<S: ByteStream> HttpSession<S> {
             };
         }
         for signer in &affinity.older {
-            let Some(mut token) = by(signer) else { continue };
-            let found = homes.find_by_older_key(signer, token.member);
-            let home = found.map(|(tag, home)| {
+            let Some(mut token) = verify_with(signer) else { continue };
+            let matched = targets.find_by_older_key(signer, token.member);
+            let target = matched.map(|(tag, target)| {
                 token.member = tag;
-                home
+                target
             });
-            return CookieState { bound_member: home, token, valid: true, signed_with_old_key: true, unix };
+            return CookieState { bound_member: target, token, valid: true, signed_with_old_key: true, unix };
         }
         let session = self.core.random_bits();
         let token = AffinityToken { session, member: [0; 8], expires: 0, moved: 0, moves: 0 };
@@ -160,30 +163,29 @@ impl<S: ByteStream> HttpSession<S> {
 
     /// Adds a cookie for the client's member to the response, unless the client's cookie is recent and names
     /// it.
-    fn add_cookie(&self, affinity: &AffinitySettings, trip: &InFlight, brought: CookieState) {
-        if let Some(bond) = &self.binding {
-            bond.borrow_mut().cookie = self.renewed_cookie(affinity, trip, brought);
+    fn add_cookie(&self, affinity: &AffinitySettings, in_flight: &InFlight, cookie_state: CookieState) {
+        if let Some(binding) = &self.binding {
+            binding.borrow_mut().cookie = self.renewed_cookie(affinity, in_flight, cookie_state);
         }
     }
 
     fn renewed_cookie(
         &self,
         affinity: &AffinitySettings,
-        trip: &InFlight,
-        brought: CookieState,
+        in_flight: &InFlight,
+        cookie_state: CookieState,
     ) -> Option<Box<[u8]>> {
-        let tag = self.listener.affinity.borrow().tag(trip.place())?;
-        let CookieState { mut token, valid: counts, signed_with_old_key: old, bound_member: home, unix } =
-            brought;
+        let tag = self.listener.affinity.borrow().tag(in_flight.place())?;
+        let CookieState { mut token, valid, signed_with_old_key, bound_member, unix } = cookie_state;
         let ttl = u32::try_from(affinity.ttl.as_secs()).unwrap_or(u32::MAX);
-        let stays = counts && token.member == tag;
+        let same_member = valid && token.member == tag;
         // A cookie without an end was issued by other settings.
-        let young = if ttl == 0 { token.expires == 0 } else { token.expires > unix.saturating_add(ttl / 2) };
-        if stays && young && !old {
+        let fresh = if ttl == 0 { token.expires == 0 } else { token.expires > unix.saturating_add(ttl / 2) };
+        if same_member && fresh && !signed_with_old_key {
             return None;
         }
-        if let Some(home) = home.filter(|_| !stays) {
-            record_cookie_move(&self.listener, &home.record, trip.member());
+        if let Some(previous_target) = bound_member.filter(|_| !same_member) {
+            record_cookie_move(&self.listener, &previous_target.record, in_flight.member());
         }
         token.member = tag;
         token.expires = if ttl == 0 { 0 } else { unix.saturating_add(ttl) };
@@ -193,53 +195,54 @@ impl<S: ByteStream> HttpSession<S> {
 
 /// Returns a place at the session's own member, if that is drained and keeps its sessions until they end.
 fn admit_to_drained(
-    brought: &CookieState,
+    cookie_state: &CookieState,
     pool: &Rc<GroupPool>,
     view: &PlanView,
     tried: &[MemberId],
     now: Time,
 ) -> Option<InFlight> {
-    let home = brought.bound_member.as_ref().filter(|home| home.place.is_none())?;
-    let (kept, place) = view.draining_at(&home.record).filter(|_| !tried.contains(&home.record.id))?;
-    pool.admit_to(kept, place, now)
+    let target = cookie_state.bound_member.as_ref().filter(|target| target.place.is_none())?;
+    let (draining_view, index) =
+        view.draining_at(&target.record).filter(|_| !tried.contains(&target.record.id))?;
+    pool.admit_to(draining_view, index, now)
 }
 
 /// Returns a place at another member, if the session's own, at `place` of the plan, is overloaded and the
 /// session may move.
 fn move_from_busy(
-    brought: &mut CookieState,
+    cookie_state: &mut CookieState,
     pool: &Rc<GroupPool>,
     view: &Rc<PlanView>,
-    asked: &ParsedRequest,
-    place: usize,
+    request: &ParsedRequest,
+    index: usize,
     now: Time,
 ) -> Option<InFlight> {
     let plan = &view.published.plan;
-    let member = &plan.members()[place];
+    let member = &plan.members()[index];
     if plan.members().len() < 2 {
         return None;
     }
-    let token = &mut brought.token;
-    let rested = Duration::from_secs(u64::from(brought.unix.saturating_sub(token.moved)));
-    let mut moves = MoveHistory::restored(token.moves, now - rested);
+    let token = &mut cookie_state.token;
+    let time_since_move = Duration::from_secs(u64::from(cookie_state.unix.saturating_sub(token.moved)));
+    let mut moves = MoveHistory::restored(token.moves, now - time_since_move);
     let chance = mix(token.session ^ mix(u64::from(member.shed.epoch)));
-    let goes = should_session_move(member.shed, &mut moves, chance, now)
-        || plan.is_at_limit(place, now) && may_session_escape(&mut moves, MOVE_BACKOFF, now);
-    if !goes {
+    let should_move = should_session_move(member.shed, &mut moves, chance, now)
+        || plan.is_at_limit(index, now) && may_session_escape(&mut moves, MOVE_BACKOFF, now);
+    if !should_move {
         return None;
     }
     let tried = [member.id];
     // Not the same bits that decided on the move.
     let chance = mix(chance);
-    let there = plan.target(chance, &tried, now).and_then(|place| pool.admit_to(view, place, now));
-    let there = there.or_else(|| {
-        match pool.admit_in_view(Rc::clone(view), asked.key, chance, now, &tried, asked.work()) {
-            AdmissionOutcome::Admitted(trip) => Some(trip),
+    let moved = plan.target(chance, &tried, now).and_then(|index| pool.admit_to(view, index, now));
+    let moved = moved.or_else(|| {
+        match pool.admit_in_view(Rc::clone(view), request.key, chance, now, &tried, request.work()) {
+            AdmissionOutcome::Admitted(in_flight) => Some(in_flight),
             AdmissionOutcome::Full | AdmissionOutcome::Overloaded | AdmissionOutcome::NoCandidate => None,
         }
     })?;
-    (token.moves, token.moved) = (moves.count(), brought.unix);
-    Some(there)
+    (token.moves, token.moved) = (moves.count(), cookie_state.unix);
+    Some(moved)
 }
 
 /// Returns the header line that sets a cookie. Scripts of a page cannot read it, and other sites' pages do

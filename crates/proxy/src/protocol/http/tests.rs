@@ -30,14 +30,14 @@ struct ScriptedStream {
     next: usize,
     paused: bool,
     /// The behaviour after the last piece.
-    then: ScriptEnd,
+    end: ScriptEnd,
     /// The bytes that it accepts, and the time that passes, before it delivers anything.
-    after: usize,
-    patience: Duration,
-    begun: Instant,
+    read_after: usize,
+    read_delay: Duration,
+    started_at: Instant,
     out: Vec<u8>,
-    takes: usize,
-    stuffed: bool,
+    max_write: usize,
+    write_blocked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -48,27 +48,27 @@ enum ScriptEnd {
 }
 
 impl ScriptedStream {
-    fn new(bytes: &[u8], cuts: &[usize], then: ScriptEnd, takes: usize) -> Self {
+    fn new(bytes: &[u8], cuts: &[usize], end: ScriptEnd, max_write: usize) -> Self {
         let mut pieces = Vec::new();
-        let mut from = 0;
+        let mut start = 0;
         for cut in cuts.iter().copied().chain([bytes.len()]) {
-            let cut = cut.clamp(from, bytes.len());
-            if cut > from {
-                pieces.push(bytes[from..cut].to_vec());
+            let cut = cut.clamp(start, bytes.len());
+            if cut > start {
+                pieces.push(bytes[start..cut].to_vec());
             }
-            from = cut;
+            start = cut;
         }
         Self {
             pieces,
             next: 0,
             paused: false,
-            then,
-            after: 0,
-            patience: Duration::ZERO,
-            begun: Instant::now(),
+            end,
+            read_after: 0,
+            read_delay: Duration::ZERO,
+            started_at: Instant::now(),
             out: Vec::new(),
-            takes,
-            stuffed: false,
+            max_write,
+            write_blocked: false,
         }
     }
 }
@@ -80,7 +80,7 @@ impl AsyncRead for ScriptedStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         // bound: the delay that the test sets
-        if self.out.len() < self.after || self.begun.elapsed() < self.patience {
+        if self.out.len() < self.read_after || self.started_at.elapsed() < self.read_delay {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -91,8 +91,8 @@ impl AsyncRead for ScriptedStream {
                 return Poll::Pending;
             }
             let next = self.next;
-            let most = buf.remaining().min(self.pieces[next].len());
-            let rest = self.pieces[next].split_off(most);
+            let len = buf.remaining().min(self.pieces[next].len());
+            let rest = self.pieces[next].split_off(len);
             buf.put_slice(&self.pieces[next]);
             self.pieces[next] = rest;
             if self.pieces[next].is_empty() {
@@ -100,7 +100,7 @@ impl AsyncRead for ScriptedStream {
             }
             return Poll::Ready(Ok(()));
         }
-        match self.then {
+        match self.end {
             ScriptEnd::Silence => Poll::Pending,
             ScriptEnd::Eof => Poll::Ready(Ok(())),
             ScriptEnd::Reset => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
@@ -110,14 +110,14 @@ impl AsyncRead for ScriptedStream {
 
 impl AsyncWrite for ScriptedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.stuffed = !self.stuffed && self.takes != usize::MAX;
-        if self.stuffed {
+        self.write_blocked = !self.write_blocked && self.max_write != usize::MAX;
+        if self.write_blocked {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let most = bytes.len().min(self.takes);
-        self.out.extend_from_slice(&bytes[..most]);
-        Poll::Ready(Ok(most))
+        let len = bytes.len().min(self.max_write);
+        self.out.extend_from_slice(&bytes[..len]);
+        Poll::Ready(Ok(len))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -132,12 +132,12 @@ impl AsyncWrite for ScriptedStream {
 impl crate::net::byte_stream::ByteStream for ScriptedStream {}
 
 fn session(client: ScriptedStream) -> HttpSession<ScriptedStream> {
-    let (core, listener) = stage();
+    let (core, listener) = test_context();
     session_at(core, listener, client)
 }
 
 /// Returns a core and a listener on it.
-fn stage() -> (Rc<ThreadContext>, Rc<Listener>) {
+fn test_context() -> (Rc<ThreadContext>, Rc<Listener>) {
     let core = ThreadContext::new(0, Clock::start(), ResourceLimits::new(10, 100, 1 << 30)).expect("a core");
     let listener = listener(&core, pool(&core));
     (core, listener)
@@ -161,7 +161,7 @@ fn session_at<S: crate::net::byte_stream::ByteStream>(
         memory_reservation: Default::default(),
         timer,
         answered_locally: false,
-        served: 0,
+        served_requests: 0,
         binding: None,
         alert_state: Default::default(),
         connection_guard: None,
@@ -175,17 +175,19 @@ fn relay(client: ScriptedStream, mut member: ScriptedStream) -> RelayResult {
     let mut session = session(client);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     let (core, wheel) = (Rc::clone(&session.core), Rc::clone(&session.core.wheel));
-    let alarm = runtime.block_on(async { TimerFd::new(Clock::start()).expect("an alarm") });
+    let timer_fd = runtime.block_on(async { TimerFd::new(Clock::start()).expect("an alarm") });
     let end = runtime.block_on(async {
         session.timer = poll_fn(|cx| Poll::Ready(wheel.timer(cx.waker()))).await;
-        let NextRequest::Request(mut asked) = session.next(&core).await else { panic!("no request") };
+        let NextRequest::Request(mut request) = session.next_request(&core).await else {
+            panic!("no request")
+        };
         let pool = session.listener.pool();
-        let AdmissionOutcome::Admitted(trip) = pool.admit(0, 0, Time(0), &[], WorkKind::Session) else {
+        let AdmissionOutcome::Admitted(in_flight) = pool.admit(0, 0, Time(0), &[], WorkKind::Session) else {
             panic!("no member")
         };
-        let exchange = session.exchange(&mut asked, &mut member, &trip, Time(u64::MAX), false);
+        let exchange = session.exchange(&mut request, &mut member, &in_flight, Time(u64::MAX), false);
         let end = tokio::select! {
-            () = Rc::clone(&wheel).drive(alarm, async || {}) => unreachable!("the wheel turns for ever"),
+            () = Rc::clone(&wheel).drive(timer_fd, async || {}) => unreachable!("the wheel turns for ever"),
             end = tokio::time::timeout(Duration::from_secs(60), exchange) => end.expect("it ends"),
         };
         end.map(|CompletedExchange { status, keep_member, keep_client, .. }| {
@@ -280,30 +282,35 @@ const CASES: &[RelayCase] = &[
 fn every_cut_gives_the_same_bytes() {
     for case in CASES {
         let expected: RelayResult = (case.to_member.into(), case.to_client.into(), Ok(case.end));
-        let then = if case.closes { ScriptEnd::Eof } else { ScriptEnd::Silence };
-        for takes in [usize::MAX, 1, 7] {
+        let member_end = if case.closes { ScriptEnd::Eof } else { ScriptEnd::Silence };
+        for max_write in [usize::MAX, 1, 7] {
             let run = |client: &[usize], member: &[usize]| {
-                let client = ScriptedStream::new(case.client.as_bytes(), client, ScriptEnd::Silence, takes);
-                let mut member = ScriptedStream::new(case.member.as_bytes(), member, then, takes);
-                member.after = case.to_member.len();
+                let client =
+                    ScriptedStream::new(case.client.as_bytes(), client, ScriptEnd::Silence, max_write);
+                let mut member = ScriptedStream::new(case.member.as_bytes(), member, member_end, max_write);
+                member.read_after = case.to_member.len();
                 relay(client, member)
             };
             for cut in 0..case.client.len() {
-                assert_eq!(run(&[cut], &[]), expected, "client cut at {cut}, {takes} taken");
+                assert_eq!(run(&[cut], &[]), expected, "client cut at {cut}, {max_write} taken");
             }
             for cut in 0..case.member.len() {
-                assert_eq!(run(&[], &[cut]), expected, "member cut at {cut}, {takes} taken");
+                assert_eq!(run(&[], &[cut]), expected, "member cut at {cut}, {max_write} taken");
             }
             let each = |text: &str| (0..text.len()).collect::<Vec<_>>();
-            assert_eq!(run(&each(case.client), &each(case.member)), expected, "every byte, {takes} taken");
+            assert_eq!(
+                run(&each(case.client), &each(case.member)),
+                expected,
+                "every byte, {max_write} taken"
+            );
         }
     }
 }
 
-fn one(client: &str, client_then: ScriptEnd, member: &str, member_then: ScriptEnd) -> RelayResult {
+fn relay_texts(client: &str, client_end: ScriptEnd, member: &str, member_end: ScriptEnd) -> RelayResult {
     relay(
-        ScriptedStream::new(client.as_bytes(), &[], client_then, usize::MAX),
-        ScriptedStream::new(member.as_bytes(), &[], member_then, usize::MAX),
+        ScriptedStream::new(client.as_bytes(), &[], client_end, usize::MAX),
+        ScriptedStream::new(member.as_bytes(), &[], member_end, usize::MAX),
     )
 }
 
@@ -311,7 +318,7 @@ fn one(client: &str, client_then: ScriptEnd, member: &str, member_then: ScriptEn
 fn an_early_answer_ends_an_unfinished_upload() {
     let client = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nbegin";
     let member = "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno";
-    let (_, to_client, end) = one(client, ScriptEnd::Silence, member, ScriptEnd::Silence);
+    let (_, to_client, end) = relay_texts(client, ScriptEnd::Silence, member, ScriptEnd::Silence);
     assert_eq!(to_client, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno");
     assert_eq!(end, Ok((413, false, false)));
 }
@@ -331,7 +338,13 @@ fn a_client_may_send_for_as_long_as_it_does_after_an_early_answer() {
 fn only_upgrades_that_are_allowed_are_passed_on() {
     let upgrade = |name| {
         let client = format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: {name}\r\n\r\n");
-        one(&client, ScriptEnd::Silence, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ScriptEnd::Silence).0
+        relay_texts(
+            &client,
+            ScriptEnd::Silence,
+            "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+            ScriptEnd::Silence,
+        )
+        .0
     };
     assert!(upgrade("WebSocket").ends_with("\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n"));
     for other in ["TLS/1.0", "foo", "websocket, foo", "HTTP/2.0"] {
@@ -344,27 +357,28 @@ fn a_client_that_ends_its_side_has_left() {
     let client = ScriptedStream::new(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", &[], ScriptEnd::Eof, usize::MAX);
     let mut member = ScriptedStream::new(b"HTTP/1.1 200 OK\r\n\r\n", &[], ScriptEnd::Silence, usize::MAX);
     // The client is checked only if the response takes long: longer than the test.
-    member.patience = Duration::from_secs(3600);
+    member.read_delay = Duration::from_secs(3600);
     assert_eq!(relay(client, member).2, Err(ExchangeFailure::ClientLeft(false)));
 }
 
 #[test]
 fn what_goes_wrong_is_told_apart() {
     let get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-    let failure = |client, client_then, member, member_then| {
-        one(client, client_then, member, member_then).2.expect_err("a failure")
+    let failure = |client, client_end, member, member_end| {
+        relay_texts(client, client_end, member, member_end).2.expect_err("a failure")
     };
     let reset = failure(get, ScriptEnd::Silence, "", ScriptEnd::Eof);
     assert_eq!(reset, ExchangeFailure::MemberFailed(Reason::Reset, false));
-    let half = failure(get, ScriptEnd::Silence, "HTTP/1.1 200 O", ScriptEnd::Eof);
-    assert_eq!(half, ExchangeFailure::MemberFailed(Reason::BadAnswer, false));
-    let cut =
+    let truncated_head = failure(get, ScriptEnd::Silence, "HTTP/1.1 200 O", ScriptEnd::Eof);
+    assert_eq!(truncated_head, ExchangeFailure::MemberFailed(Reason::BadAnswer, false));
+    let truncated_body =
         failure(get, ScriptEnd::Silence, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhal", ScriptEnd::Eof);
-    assert_eq!(cut, ExchangeFailure::ResponseTruncated);
-    let gone = failure(get, ScriptEnd::Reset, "", ScriptEnd::Silence);
-    assert_eq!(gone, ExchangeFailure::ClientLeft(false));
-    let bad = failure(get, ScriptEnd::Silence, "HTTP/1.1 101 Surprise\r\n\r\n", ScriptEnd::Silence);
-    assert_eq!(bad, ExchangeFailure::MemberFailed(Reason::BadAnswer, false));
+    assert_eq!(truncated_body, ExchangeFailure::ResponseTruncated);
+    let client_reset = failure(get, ScriptEnd::Reset, "", ScriptEnd::Silence);
+    assert_eq!(client_reset, ExchangeFailure::ClientLeft(false));
+    let unexpected_upgrade =
+        failure(get, ScriptEnd::Silence, "HTTP/1.1 101 Surprise\r\n\r\n", ScriptEnd::Silence);
+    assert_eq!(unexpected_upgrade, ExchangeFailure::MemberFailed(Reason::BadAnswer, false));
     let chunk = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     let client =
         ScriptedStream::new(format!("{chunk}zz").as_bytes(), &[chunk.len()], ScriptEnd::Silence, usize::MAX);
@@ -374,7 +388,7 @@ fn what_goes_wrong_is_told_apart() {
 
 #[test]
 fn bytes_after_the_answer_spoil_the_connection() {
-    let (_, to_client, end) = one(
+    let (_, to_client, end) = relay_texts(
         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         ScriptEnd::Silence,
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n",
@@ -386,7 +400,7 @@ fn bytes_after_the_answer_spoil_the_connection() {
 
 #[test]
 fn an_upgrade_becomes_a_tunnel() {
-    let (to_member, to_client, end) = one(
+    let (to_member, to_client, end) = relay_texts(
         "GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nfrom the client",
         ScriptEnd::Eof,
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nfrom the \
@@ -401,17 +415,17 @@ fn an_upgrade_becomes_a_tunnel() {
 #[test]
 fn a_member_that_fails_after_an_interim_answer_can_still_be_answered_for() {
     let get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-    let hint = "HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n";
-    let (_, to_client, end) = one(get, ScriptEnd::Silence, hint, ScriptEnd::Eof);
-    assert_eq!(to_client, hint);
-    assert_eq!(end, Err(ExchangeFailure::MemberFailed(Reason::Reset, false)));
+    let early_hints = "HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n";
+    let (_, to_client, result) = relay_texts(get, ScriptEnd::Silence, early_hints, ScriptEnd::Eof);
+    assert_eq!(to_client, early_hints);
+    assert_eq!(result, Err(ExchangeFailure::MemberFailed(Reason::Reset, false)));
 }
 
 #[test]
 fn interim_answers_without_end_are_no_answer() {
     let get = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
-    let hints = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000);
-    let (_, to_client, end) = one(get, ScriptEnd::Silence, &hints, ScriptEnd::Silence);
+    let early_hints = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000);
+    let (_, to_client, end) = relay_texts(get, ScriptEnd::Silence, &early_hints, ScriptEnd::Silence);
     assert_eq!((to_client.as_str(), end), ("", Err(ExchangeFailure::MemberFailed(Reason::BadAnswer, false))));
 }
 

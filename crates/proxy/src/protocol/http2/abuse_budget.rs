@@ -27,11 +27,11 @@ use super::frame_parser::{
 };
 
 /// The size of the preface of a client's connection, in bytes.
-pub(super) const PREFACE: usize = 24;
+pub(super) const PREFACE_LEN: usize = 24;
 /// The age from which a stream's reset is free.
 const FREE_RESET_AGE: Duration = Duration::from_millis(100);
 /// The resolution of ages.
-const STEP: Duration = Duration::from_millis(10);
+const AGE_STEP: Duration = Duration::from_millis(10);
 
 /// An allowance: `capacity` at once, and `rate` more per second.
 #[derive(Debug)]
@@ -46,15 +46,15 @@ impl FrameBucket {
         Self { tokens: capacity, capacity, rate }
     }
 
-    fn refill(&mut self, by: f64) {
-        self.tokens = (self.tokens + by).min(self.capacity);
+    fn refill(&mut self, amount: f64) {
+        self.tokens = (self.tokens + amount).min(self.capacity);
     }
 
     /// Takes one from the allowance; returns `true` if there was one.
     fn spend(&mut self) -> bool {
-        let there = self.tokens >= 1.0;
-        self.tokens -= f64::from(u8::from(there));
-        there
+        let available = self.tokens >= 1.0;
+        self.tokens -= f64::from(u8::from(available));
+        available
     }
 }
 
@@ -86,7 +86,7 @@ impl AbuseBudget {
             resets: FrameBucket::new(200.0, 20.0),
             updates: FrameBucket::new(10_000.0, 100.0),
             last_received: now,
-            frames: FrameParser::new(PREFACE),
+            frames: FrameParser::new(PREFACE_LEN),
             ages: StreamAges::default(),
             unended: 0,
             unreset: 0,
@@ -112,10 +112,10 @@ impl AbuseBudget {
 
     /// Records received bytes; returns `false` if they exceed an allowance.
     pub(super) fn record_received(&mut self, mut bytes: &[u8], now: Time) -> bool {
-        let passed = now.since(self.last_received).as_secs_f64();
+        let elapsed = now.since(self.last_received).as_secs_f64();
         self.last_received = now;
-        for allowance in [&mut self.idle, &mut self.resets, &mut self.updates] {
-            allowance.refill(passed * allowance.rate);
+        for bucket in [&mut self.idle, &mut self.resets, &mut self.updates] {
+            bucket.refill(elapsed * bucket.rate);
         }
         while let Some(frame) = self.frames.next_frame(&mut bytes) {
             if !self.count_frame(&frame, now) {
@@ -143,11 +143,11 @@ impl AbuseBudget {
             }
             CONTINUATION => true,
             RST_STREAM => {
-                let there = self.unreset > 0;
+                let has_unreset = self.unreset > 0;
                 self.unreset = self.unreset.saturating_sub(1);
-                let free = there && self.ages.is_aged(frame.stream, now);
-                self.echo_pings.refill(f64::from(u8::from(free)));
-                free || self.resets.spend()
+                let is_free = has_unreset && self.ages.is_aged(frame.stream, now);
+                self.echo_pings.refill(f64::from(u8::from(is_free)));
+                is_free || self.resets.spend()
             }
             PING if !frame.first_flag => self.echo_pings.spend() || self.idle.spend(),
             // Acknowledgements of this side's settings, which are few. Those of pings are as few, and may not
@@ -160,9 +160,9 @@ impl AbuseBudget {
 
     /// Records the end of a stream; returns `false` if none is left that could end.
     fn record_end(&mut self) -> bool {
-        let there = self.unended > 0;
+        let has_open = self.unended > 0;
         self.unended = self.unended.saturating_sub(1);
-        there
+        has_open
     }
 }
 
@@ -187,7 +187,7 @@ impl StreamAges {
         self.last_opened = stream;
         self.advance(now);
         match self.marks.back_mut() {
-            Some((begun, last)) if now.since(*begun) < STEP => *last = stream,
+            Some((started_at, last_stream)) if now.since(*started_at) < AGE_STEP => *last_stream = stream,
             _ => self.marks.push_back((now, stream)),
         }
         true
@@ -200,10 +200,10 @@ impl StreamAges {
     }
 
     fn advance(&mut self, now: Time) {
-        while let Some((begun, last)) = self.marks.front().copied()
-            && now.since(begun) >= FREE_RESET_AGE + STEP
+        while let Some((started_at, last_stream)) = self.marks.front().copied()
+            && now.since(started_at) >= FREE_RESET_AGE + AGE_STEP
         {
-            self.last_aged = last;
+            self.last_aged = last_stream;
             self.marks.pop_front();
         }
     }
@@ -214,38 +214,38 @@ pub(crate) mod invariants;
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame_parser::HEAD;
+    use super::super::frame_parser::FRAME_HEADER_LEN;
     use super::*;
 
-    const RESET: [u8; HEAD + 4] = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8];
+    const RESET: [u8; FRAME_HEADER_LEN + 4] = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8];
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
         let mut bytes = vec![0, (payload >> 8) as u8, payload as u8, kind, flags, 0, 0, 0, 1];
-        bytes.resize(HEAD + payload, 0);
+        bytes.resize(FRAME_HEADER_LEN + payload, 0);
         bytes
     }
 
     /// Returns a frame for another stream.
-    fn of(stream: u32, mut frame: Vec<u8>) -> Vec<u8> {
+    fn on_stream(stream: u32, mut frame: Vec<u8>) -> Vec<u8> {
         frame[5..9].copy_from_slice(&stream.to_be_bytes());
         frame
     }
 
-    fn meter() -> AbuseBudget {
-        let mut meter = AbuseBudget::new(Time(0));
-        assert!(meter.record_received(&[b'x'; PREFACE], Time(0)));
-        meter
+    fn new_budget() -> AbuseBudget {
+        let mut budget = AbuseBudget::new(Time(0));
+        assert!(budget.record_received(&[b'x'; PREFACE_LEN], Time(0)));
+        budget
     }
 
     /// Returns how many copies of a frame pass at once.
-    fn passes(bytes: &[u8]) -> usize {
-        let mut meter = meter();
-        (0..20_000).take_while(|_| meter.record_received(bytes, Time(0))).count()
+    fn accepted_count(bytes: &[u8]) -> usize {
+        let mut budget = new_budget();
+        (0..20_000).take_while(|_| budget.record_received(bytes, Time(0))).count()
     }
 
     #[test]
     fn each_kind_has_its_allowance() {
-        for (kind, flags, payload, most) in [
+        for (kind, flags, payload, expected) in [
             (6, 0, 8, 1000),
             (4, 0, 6, 1000),
             (2, 0, 5, 1000),
@@ -263,95 +263,97 @@ mod tests {
             (0, 1, 0, 1000),
             (1, 4, 5, 20_000),
         ] {
-            assert_eq!(passes(&frame(kind, flags, payload)), most, "kind {kind}, flags {flags}");
+            assert_eq!(accepted_count(&frame(kind, flags, payload)), expected, "kind {kind}, flags {flags}");
         }
     }
 
     #[test]
     fn whoever_gets_data_may_ping_and_open_windows() {
         let (ping, update) = (frame(6, 0, 8), frame(8, 0, 4));
-        let mut meter = meter();
+        let mut budget = new_budget();
         for number in 0..50_000 {
             // The shortest possible response.
-            meter.record_sent(30, 1);
-            let came = [&update[..], &of(1, update.clone()), &ping].concat();
-            assert!(meter.record_received(&came, Time(0)), "{number}");
+            budget.record_sent(30, 1);
+            let received = [&update[..], &on_stream(1, update.clone()), &ping].concat();
+            assert!(budget.record_received(&received, Time(0)), "{number}");
         }
         // The unused rest is kept, up to a limit.
-        meter.record_sent(0, 5000);
-        let more = (0..20_000).take_while(|_| meter.record_received(&ping, Time(0))).count();
-        assert_eq!(more, 2000);
+        budget.record_sent(0, 5000);
+        let extra_pings = (0..20_000).take_while(|_| budget.record_received(&ping, Time(0))).count();
+        assert_eq!(extra_pings, 2000);
         // Acknowledgements differ: this side sent no ping.
-        let (mut meter, answer) = (self::meter(), frame(6, 1, 8));
-        meter.record_sent(0, 100);
-        assert_eq!((0..20_000).take_while(|_| meter.record_received(&answer, Time(0))).count(), 1000);
+        let (mut budget, answer) = (new_budget(), frame(6, 1, 8));
+        budget.record_sent(0, 100);
+        assert_eq!((0..20_000).take_while(|_| budget.record_received(&answer, Time(0))).count(), 1000);
     }
 
     #[test]
     fn whoever_gives_up_an_old_stream_may_ping() {
-        let mut meter = meter();
+        let mut budget = new_budget();
         let mut now = Time(0);
         for number in 0..5000 {
-            assert!(meter.record_received(&of(2 * number + 1, frame(1, 5, 5)), now));
+            assert!(budget.record_received(&on_stream(2 * number + 1, frame(1, 5, 5)), now));
             now = now + Duration::from_millis(1);
         }
-        let mut passed = 0;
+        let mut accepted = 0;
         for number in 0..4000 {
-            let reset = of(2 * number + 1, RESET.to_vec());
-            passed += u32::from(meter.record_received(&[reset, frame(6, 0, 8)].concat(), now));
+            let reset = on_stream(2 * number + 1, RESET.to_vec());
+            accepted += u32::from(budget.record_received(&[reset, frame(6, 0, 8)].concat(), now));
         }
-        assert_eq!(passed, 4000);
+        assert_eq!(accepted, 4000);
     }
 
     #[test]
     fn each_stream_may_end_once() {
-        let mut meter = meter();
+        let mut budget = new_budget();
         for number in 0..5000 {
             let stream = 2 * number + 1;
-            assert!(meter.record_received(&of(stream, frame(1, 4, 5)), Time(0)));
-            assert!(meter.record_received(&of(stream, frame(0, 1, 0)), Time(0)), "{stream}");
+            assert!(budget.record_received(&on_stream(stream, frame(1, 4, 5)), Time(0)));
+            assert!(budget.record_received(&on_stream(stream, frame(0, 1, 0)), Time(0)), "{stream}");
         }
-        let again =
-            (0..20_000).take_while(|_| meter.record_received(&of(1, frame(0, 1, 0)), Time(0))).count();
-        assert_eq!(again, 1000);
+        let accepted = (0..20_000)
+            .take_while(|_| budget.record_received(&on_stream(1, frame(0, 1, 0)), Time(0)))
+            .count();
+        assert_eq!(accepted, 1000);
     }
 
     #[test]
     fn streams_that_have_ended_with_trailers_may_not_end_again() {
-        let mut meter = meter();
+        let mut budget = new_budget();
         for number in 0..2000 {
             let stream = 2 * number + 1;
-            assert!(meter.record_received(&of(stream, frame(1, 4, 5)), Time(0)));
-            assert!(meter.record_received(&of(stream, frame(1, 5, 5)), Time(0)));
+            assert!(budget.record_received(&on_stream(stream, frame(1, 4, 5)), Time(0)));
+            assert!(budget.record_received(&on_stream(stream, frame(1, 5, 5)), Time(0)));
         }
-        let again =
-            (0..20_000).take_while(|_| meter.record_received(&of(1, frame(0, 1, 0)), Time(0))).count();
-        assert_eq!(again, 1000);
+        let accepted = (0..20_000)
+            .take_while(|_| budget.record_received(&on_stream(1, frame(0, 1, 0)), Time(0)))
+            .count();
+        assert_eq!(accepted, 1000);
     }
 
     #[test]
     fn allowances_grow_with_time_and_with_what_is_of_use() {
-        let mut meter = meter();
-        assert!((0..200).all(|_| meter.record_received(&RESET, Time(0))));
-        meter.record_response();
-        assert!(meter.record_received(&RESET, Time(0)));
+        let mut budget = new_budget();
+        assert!((0..200).all(|_| budget.record_received(&RESET, Time(0))));
+        budget.record_response();
+        assert!(budget.record_received(&RESET, Time(0)));
         let later = Time(0) + Duration::from_secs(1);
-        assert!((0..20).all(|_| meter.record_received(&RESET, later)));
-        assert!(!meter.record_received(&RESET, later));
+        assert!((0..20).all(|_| budget.record_received(&RESET, later)));
+        assert!(!budget.record_received(&RESET, later));
     }
 
     /// Returns how many streams can be opened, a hundred at a time, and reset after this time.
     fn cancelled(after: Duration) -> usize {
-        let mut meter = meter();
+        let mut budget = new_budget();
         let mut now = Time(0);
         for round in 0..100 {
             let streams = || (0..100).map(|number| 2 * (100 * round + number) + 1);
             for stream in streams() {
-                assert!(meter.record_received(&of(stream, frame(1, 5, 5)), now));
+                assert!(budget.record_received(&on_stream(stream, frame(1, 5, 5)), now));
             }
             now = now + after;
             for (number, stream) in streams().enumerate() {
-                if !meter.record_received(&of(stream, RESET.to_vec()), now) {
+                if !budget.record_received(&on_stream(stream, RESET.to_vec()), now) {
                     return 100 * round as usize + number;
                 }
             }
@@ -364,13 +366,13 @@ mod tests {
         assert_eq!(cancelled(Duration::ZERO), 200);
         assert!((200..250).contains(&cancelled(Duration::from_millis(20))));
         assert!((200..400).contains(&cancelled(FREE_RESET_AGE - Duration::from_millis(1))));
-        assert_eq!(cancelled(FREE_RESET_AGE + STEP), 10_000);
+        assert_eq!(cancelled(FREE_RESET_AGE + AGE_STEP), 10_000);
         // One of each.
-        let mut meter = meter();
-        assert!(meter.record_received(&of(1, frame(1, 5, 5)), Time(0)));
+        let mut budget = new_budget();
+        assert!(budget.record_received(&on_stream(1, frame(1, 5, 5)), Time(0)));
         let later = Time(0) + Duration::from_millis(500);
-        let passed = (0..20_000).take_while(|_| meter.record_received(&RESET, later)).count();
-        assert_eq!(passed, 201);
+        let accepted = (0..20_000).take_while(|_| budget.record_received(&RESET, later)).count();
+        assert_eq!(accepted, 201);
     }
 
     #[test]

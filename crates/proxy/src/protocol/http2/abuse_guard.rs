@@ -15,7 +15,7 @@ use plimsoll_brain::Time;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::MAX_LOCAL_RESETS;
-use super::abuse_budget::{AbuseBudget, PREFACE};
+use super::abuse_budget::{AbuseBudget, PREFACE_LEN};
 use super::error_budget::ErrorBudget;
 use crate::net::byte_stream::ByteStream;
 use crate::upstream::thread_context::ThreadContext;
@@ -41,7 +41,7 @@ impl AbuseMonitor {
         Rc::new(Self {
             core: Rc::clone(core),
             budget: RefCell::new(AbuseBudget::new(core.now())),
-            error_budget: ErrorBudget::new((PREFACE, 0), MAX_LOCAL_RESETS),
+            error_budget: ErrorBudget::new((PREFACE_LEN, 0), MAX_LOCAL_RESETS),
             exceeded: Cell::default(),
             blocked_since: Cell::default(),
             closing: Cell::default(),
@@ -79,11 +79,11 @@ impl<S: ByteStream> AbuseGuard<S> {
     }
 
     /// Records the part of `parts` that was sent, as given by `sent`.
-    fn record_sent(&self, sent: &Poll<io::Result<usize>>, parts: &[IoSlice<'_>]) {
-        let watch = &self.monitor;
-        if let Poll::Ready(Ok(bytes)) = sent {
-            let data = watch.error_budget.record_sent(parts, *bytes);
-            watch.budget.borrow_mut().record_sent(*bytes, data);
+    fn record_sent(&self, result: &Poll<io::Result<usize>>, bufs: &[IoSlice<'_>]) {
+        let monitor = &self.monitor;
+        if let Poll::Ready(Ok(bytes)) = result {
+            let data = monitor.error_budget.record_sent(bufs, *bytes);
+            monitor.budget.borrow_mut().record_sent(*bytes, data);
         }
     }
 }
@@ -92,29 +92,29 @@ impl<S: ByteStream> AsyncRead for AbuseGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
+        buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.monitor.exceeded.get() {
             // The task that polls h2 notifies it, and h2 reads no more from this.
             return Poll::Pending;
         }
-        let before = space.filled().len();
+        let filled_before = buf.filled().len();
         if this.read < this.unread.len() {
-            let most = space.remaining().min(this.unread.len() - this.read);
-            space.put_slice(&this.unread[this.read..this.read + most]);
-            this.read += most;
+            let len = buf.remaining().min(this.unread.len() - this.read);
+            buf.put_slice(&this.unread[this.read..this.read + len]);
+            this.read += len;
             if this.read == this.unread.len() {
                 (this.unread, this.read) = (Vec::new(), 0);
             }
         } else {
-            ready!(Pin::new(&mut this.stream).poll_read(cx, space))?;
+            ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
         }
         let now = this.monitor.core.tick();
-        this.monitor.error_budget.record_received(&space.filled()[before..]);
-        if !this.monitor.budget.borrow_mut().record_received(&space.filled()[before..], now) {
+        this.monitor.error_budget.record_received(&buf.filled()[filled_before..]);
+        if !this.monitor.budget.borrow_mut().record_received(&buf.filled()[filled_before..], now) {
             this.monitor.exceeded.set(true);
-            space.set_filled(before);
+            buf.set_filled(filled_before);
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -124,19 +124,19 @@ impl<S: ByteStream> AsyncRead for AbuseGuard<S> {
 
 impl<S: ByteStream> AsyncWrite for AbuseGuard<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.record_sent(&sent, &[IoSlice::new(bytes)]);
-        sent
+        let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.record_sent(&result, &[IoSlice::new(bytes)]);
+        result
     }
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.record_sent(&sent, parts);
-        sent
+        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.record_sent(&result, bufs);
+        result
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -155,14 +155,14 @@ impl<S: ByteStream> AsyncWrite for AbuseGuard<S> {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
             this.monitor.closing.set(true);
         }
-        let mut waste = [0; 4096];
+        let mut discarded = [0; 4096];
         while this.linger_left > 0 {
-            let mut space = ReadBuf::new(&mut waste);
-            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut space))?;
-            if space.filled().is_empty() {
+            let mut buf = ReadBuf::new(&mut discarded);
+            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buf))?;
+            if buf.filled().is_empty() {
                 break;
             }
-            this.linger_left = this.linger_left.saturating_sub(space.filled().len());
+            this.linger_left = this.linger_left.saturating_sub(buf.filled().len());
         }
         Poll::Ready(Ok(()))
     }

@@ -88,9 +88,9 @@ impl PassthroughCall {
     }
 
     /// Keeps a piece of the body: it is sent from there.
-    pub(crate) fn keep_frame(&mut self, piece: BodyFrame) {
-        self.kept_bytes += piece.len();
-        self.frames.push(piece);
+    pub(crate) fn keep_frame(&mut self, frame: BodyFrame) {
+        self.kept_bytes += frame.len();
+        self.frames.push(frame);
     }
 
     /// Returns the head for a member.
@@ -109,8 +109,8 @@ impl PassthroughCall {
         let mut text = Vec::with_capacity(512 + self.kept_bytes);
         // It was checked before that the head names one host.
         let _ = heads::request_text(&self.head, ended && self.frames.is_empty(), &mut text);
-        for piece in &self.frames {
-            match piece {
+        for frame in &self.frames {
+            match frame {
                 BodyFrame::Content(content, last) => {
                     if !content.is_empty() {
                         text.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
@@ -157,7 +157,7 @@ pub(crate) trait BodyTransfer {
     fn poll_send_frame(
         &mut self,
         cx: &mut Context<'_>,
-        piece: &mut Option<BodyFrame>,
+        frame: &mut Option<BodyFrame>,
     ) -> Poll<io::Result<usize>>;
 }
 
@@ -167,13 +167,13 @@ pub(crate) trait H2Request: BodyTransfer {
     fn take_call(&mut self) -> Option<(Box<PassthroughCall>, bool)>;
 
     /// Sends the head of an interim response.
-    fn send_interim(&mut self, answer: Response<()>);
+    fn send_interim(&mut self, response: Response<()>);
 
     /// Sends the head of the final response. `ended` is `true` if the head is all of it.
     ///
     /// # Errors
     /// The client accepts no more.
-    fn send_answer(&mut self, answer: Response<()>, ended: bool) -> io::Result<()>;
+    fn send_answer(&mut self, response: Response<()>, ended: bool) -> io::Result<()>;
 }
 
 /// A member's stream.
@@ -185,7 +185,7 @@ pub(crate) trait H2Response: BodyTransfer {
     fn poll_send_head(
         &mut self,
         cx: &mut Context<'_>,
-        asked: &PassthroughCall,
+        call: &PassthroughCall,
         ended: bool,
     ) -> Poll<io::Result<()>>;
 
@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    fn framed(uri: &str) -> PassthroughCall {
+    fn test_call(uri: &str) -> PassthroughCall {
         let head = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
         PassthroughCall::new(head.body(()).expect("a head").into_parts().0, 0)
     }
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_call_can_be_told_as_text_after_all() {
         let trailers = HeaderMap::from_iter([("x".parse().expect("a name"), HeaderValue::from_static("y"))]);
-        for (pieces, ended, expected) in [
+        for (frames, ended, expected) in [
             (vec![], true, "Content-Length: 0\r\n\r\n"),
             (vec![], false, "Transfer-Encoding: chunked\r\n\r\n"),
             (
@@ -230,8 +230,8 @@ mod tests {
                 "chunked\r\n\r\n2\r\nab\r\n0\r\nx: y\r\n\r\n",
             ),
         ] {
-            let mut call = framed("http://h/p");
-            pieces.into_iter().for_each(|piece| call.keep_frame(piece));
+            let mut call = test_call("http://h/p");
+            frames.into_iter().for_each(|frame| call.keep_frame(frame));
             let text = call.text(ended);
             assert!(text.ends_with(expected.as_bytes()), "{}", text.escape_ascii());
             let mut marks = MarkedFields::new();
@@ -244,12 +244,12 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_may_be() {
-        let mut call = framed("http://h/p");
+        let mut call = test_call("http://h/p");
         call.keep_frame(BodyFrame::Content(vec![0; MAX_KEPT_BYTES - 1].into(), false));
         assert!(!call.is_full());
         call.keep_frame(content("x", false));
         assert!(call.is_full());
-        let mut call = framed("http://h/p");
+        let mut call = test_call("http://h/p");
         (1..MAX_KEPT_FRAMES).for_each(|_| call.keep_frame(content("x", false)));
         assert!(!call.is_full());
         call.keep_frame(content("x", false));
@@ -263,7 +263,7 @@ mod tests {
             ("http://h:1/p?q", true, "https://h:1/p?q"),
             ("https://h/p", false, "http://h/p"),
         ] {
-            assert_eq!(framed(uri).to_request(secure).uri().to_string(), expected);
+            assert_eq!(test_call(uri).to_request(secure).uri().to_string(), expected);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::body_frames::BodyFrame;
 use super::{SEND_BUFFER, fields};
 
 /// The end of a chunked body without trailers.
-const END: &[u8] = b"\r\n0\r\n\r\n";
+const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 /// The bytes at the beginning of a body of pieces that are passed to `h2` without waiting for windows: it
 /// buffers them. Requesting window capacity costs more than sending the few bytes of most calls.
 const EAGER_BYTES: usize = 4 * 1024;
@@ -29,13 +29,13 @@ pub(super) struct BodyWriter {
     section: Vec<u8>,
     ended: bool,
     /// The rest of [`EAGER_BYTES`].
-    free: usize,
+    eager_left: usize,
 }
 
 impl BodyWriter {
     /// Creates a writer for a body. If it is done, nothing is to be sent, as the head was the end.
     pub(super) fn new(body: BodyFraming) -> Self {
-        Self { body, section: Vec::new(), ended: body.is_done(), free: EAGER_BYTES }
+        Self { body, section: Vec::new(), ended: body.is_done(), eager_left: EAGER_BYTES }
     }
 
     /// Creates a writer for pieces; for none if the head was the end.
@@ -52,9 +52,9 @@ impl BodyWriter {
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut SendStream<Bytes>,
-        piece: &mut Option<BodyFrame>,
+        frame: &mut Option<BodyFrame>,
     ) -> Poll<io::Result<usize>> {
-        let (sent, result) = match piece.take() {
+        let (sent, result) = match frame.take() {
             None => return Poll::Ready(Ok(0)),
             Some(trailers @ BodyFrame::Trailers(_)) => {
                 self.ended = true;
@@ -63,39 +63,39 @@ impl BodyWriter {
                 (len, stream.send_trailers(trailers))
             }
             Some(BodyFrame::Content(mut content, last)) => {
-                let room = self.poll_room(cx, stream, content.len());
-                let most = match room {
-                    Poll::Ready(Ok(room)) => room.min(content.len()),
+                let capacity = self.poll_send_capacity(cx, stream, content.len());
+                let len = match capacity {
+                    Poll::Ready(Ok(capacity)) => capacity.min(content.len()),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
-                        *piece = Some(BodyFrame::Content(content, last));
+                        *frame = Some(BodyFrame::Content(content, last));
                         return Poll::Pending;
                     }
                 };
-                let rest = content.split_off(most);
+                let rest = content.split_off(len);
                 if !rest.is_empty() {
-                    *piece = Some(BodyFrame::Content(rest, last));
+                    *frame = Some(BodyFrame::Content(rest, last));
                 }
-                let end = last && piece.is_none();
-                self.ended |= end;
-                (most, stream.send_data(content, end))
+                let end_stream = last && frame.is_none();
+                self.ended |= end_stream;
+                (len, stream.send_data(content, end_stream))
             }
         };
         Poll::Ready(result.map(|()| sent).map_err(super::text_reader::stream_error))
     }
 
     /// Returns how many of `len` bytes may be sent.
-    fn poll_room(
+    fn poll_send_capacity(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut SendStream<Bytes>,
         len: usize,
     ) -> Poll<io::Result<usize>> {
-        if len <= self.free {
-            self.free -= len;
+        if len <= self.eager_left {
+            self.eager_left -= len;
             return Poll::Ready(Ok(len));
         }
-        poll_room(cx, stream, len)
+        poll_stream_capacity(cx, stream, len)
     }
 
     /// Returns `true` if the whole body was sent.
@@ -131,95 +131,102 @@ impl BodyWriter {
         cx: &mut Context<'_>,
         stream: &mut SendStream<Bytes>,
         text: &[u8],
-        mut trailers: impl FnMut(&HeaderMap),
+        mut on_trailers: impl FnMut(&HeaderMap),
     ) -> Poll<io::Result<usize>> {
-        let mut taken = 0;
-        while taken < text.len() {
-            let rest = &text[taken..];
-            let moved = match &mut self.body {
+        let mut consumed = 0;
+        while consumed < text.len() {
+            let rest = &text[consumed..];
+            let progress = match &mut self.body {
                 // Senders send no more than the body.
                 BodyFraming::Done => Poll::Ready(Ok(rest.len())),
                 BodyFraming::UntilClose => poll_data(cx, stream, rest, false),
-                BodyFraming::Length(left) => {
-                    let most = rest.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                    let moved = poll_data(cx, stream, &rest[..most], most as u64 == *left);
-                    if let Poll::Ready(Ok(sent)) = moved {
-                        *left -= sent as u64;
-                        if *left == 0 {
+                BodyFraming::Length(remaining) => {
+                    let max_len = rest.len().min(usize::try_from(*remaining).unwrap_or(usize::MAX));
+                    let progress = poll_data(cx, stream, &rest[..max_len], max_len as u64 == *remaining);
+                    if let Poll::Ready(Ok(sent)) = progress {
+                        *remaining -= sent as u64;
+                        if *remaining == 0 {
                             (self.body, self.ended) = (BodyFraming::Done, true);
                         }
                     }
-                    moved
+                    progress
                 }
                 BodyFraming::Chunked(chunks) => {
-                    let mut ahead = *chunks;
-                    match ahead.next_piece(rest) {
-                        Err(bad) => return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, bad))),
+                    let mut parser = *chunks;
+                    match parser.next_piece(rest) {
+                        Err(error) => {
+                            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+                        }
                         Ok(
                             piece @ (http1::ChunkPiece::Framing(len)
                             | http1::ChunkPiece::Padding(len)
                             | http1::ChunkPiece::Trailer(len)),
                         ) => {
-                            *chunks = ahead;
+                            *chunks = parser;
                             if let http1::ChunkPiece::Trailer(_) = piece {
                                 self.section.extend_from_slice(&rest[..len]);
                             }
-                            if ahead.is_done() {
+                            if parser.is_done() {
                                 (self.body, self.ended) = (BodyFraming::Done, true);
-                                let after = fields::parse_trailers(&self.section);
-                                trailers(&after);
-                                let end = match after.is_empty() {
+                                let trailer_map = fields::parse_trailers(&self.section);
+                                on_trailers(&trailer_map);
+                                let result = match trailer_map.is_empty() {
                                     true => stream.send_data(Bytes::new(), true),
-                                    false => stream.send_trailers(after),
+                                    false => stream.send_trailers(trailer_map),
                                 };
-                                end.map_err(super::text_reader::stream_error)?;
+                                result.map_err(super::text_reader::stream_error)?;
                             }
                             Poll::Ready(Ok(len))
                         }
                         Ok(http1::ChunkPiece::Content(len)) => {
                             // With the end behind it, one frame is enough.
-                            let last =
-                                &rest[len..] == END && ahead.next_piece(END).is_ok() && ahead.is_done();
-                            let moved = poll_data(cx, stream, &rest[..len], last);
-                            match moved {
-                                Poll::Ready(Ok(sent)) if last && sent == len => {
+                            let is_final = &rest[len..] == LAST_CHUNK
+                                && parser.next_piece(LAST_CHUNK).is_ok()
+                                && parser.is_done();
+                            let progress = poll_data(cx, stream, &rest[..len], is_final);
+                            match progress {
+                                Poll::Ready(Ok(sent)) if is_final && sent == len => {
                                     (self.body, self.ended) = (BodyFraming::Done, true);
                                     Poll::Ready(Ok(rest.len()))
                                 }
                                 Poll::Ready(Ok(sent)) => {
                                     // The same step, as far as it was sent: it was valid before.
                                     let _ = chunks.next_piece(&rest[..sent]);
-                                    moved
+                                    progress
                                 }
-                                _ => moved,
+                                _ => progress,
                             }
                         }
                     }
                 }
             };
-            match moved {
-                Poll::Ready(Ok(more)) => taken += more,
+            match progress {
+                Poll::Ready(Ok(sent)) => consumed += sent,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending if taken == 0 => return Poll::Pending,
+                Poll::Pending if consumed == 0 => return Poll::Pending,
                 Poll::Pending => break,
             }
         }
-        Poll::Ready(Ok(taken))
+        Poll::Ready(Ok(consumed))
     }
 }
 
 /// Returns for how many of `len` bytes the peer and `h2` have room; never 0.
-fn poll_room(cx: &mut Context<'_>, stream: &mut SendStream<Bytes>, len: usize) -> Poll<io::Result<usize>> {
-    let most = len.min(SEND_BUFFER);
-    stream.reserve_capacity(most);
-    let mut room = stream.capacity();
-    while room == 0 {
-        room = match ready!(stream.poll_capacity(cx)) {
-            Some(room) => room.map_err(super::text_reader::stream_error)?,
+fn poll_stream_capacity(
+    cx: &mut Context<'_>,
+    stream: &mut SendStream<Bytes>,
+    len: usize,
+) -> Poll<io::Result<usize>> {
+    let max_len = len.min(SEND_BUFFER);
+    stream.reserve_capacity(max_len);
+    let mut capacity = stream.capacity();
+    while capacity == 0 {
+        capacity = match ready!(stream.poll_capacity(cx)) {
+            Some(capacity) => capacity.map_err(super::text_reader::stream_error)?,
             None => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         };
     }
-    Poll::Ready(Ok(most.min(room)))
+    Poll::Ready(Ok(max_len.min(capacity)))
 }
 
 /// Sends as much of `content` as there is room for. `last` is `true` if its end is that of the stream.
@@ -227,12 +234,12 @@ fn poll_data(
     cx: &mut Context<'_>,
     stream: &mut SendStream<Bytes>,
     content: &[u8],
-    last: bool,
+    end_stream: bool,
 ) -> Poll<io::Result<usize>> {
-    let sent = content.len().min(ready!(poll_room(cx, stream, content.len()))?);
-    let end = last && sent == content.len();
+    let sent = content.len().min(ready!(poll_stream_capacity(cx, stream, content.len()))?);
+    let is_end = end_stream && sent == content.len();
     stream
-        .send_data(Bytes::copy_from_slice(&content[..sent]), end)
+        .send_data(Bytes::copy_from_slice(&content[..sent]), is_end)
         .map_err(super::text_reader::stream_error)?;
     Poll::Ready(Ok(sent))
 }

@@ -34,10 +34,10 @@ pub(super) struct ErrorBudget {
 impl ErrorBudget {
     /// Creates counters. `before` are the numbers of received and sent bytes before the first frame.
     /// `max_resets` is the maximum number of streams that are reset because the peer broke a rule.
-    pub(super) fn new(before: (usize, usize), max_resets: usize) -> Self {
+    pub(super) fn new(skip: (usize, usize), max_resets: usize) -> Self {
         Self {
-            received: RefCell::new(FrameParser::new(before.0)),
-            sent: RefCell::new(FrameParser::new(before.1)),
+            received: RefCell::new(FrameParser::new(skip.0)),
+            sent: RefCell::new(FrameParser::new(skip.1)),
             empty_frames: Cell::default(),
             peer_resets: Cell::default(),
             max_resets,
@@ -46,8 +46,8 @@ impl ErrorBudget {
 
     /// Records bytes from the peer.
     pub(super) fn record_received(&self, mut bytes: &[u8]) {
-        let mut coming = self.received.borrow_mut();
-        while let Some(frame) = coming.next_frame(&mut bytes) {
+        let mut parser = self.received.borrow_mut();
+        while let Some(frame) = parser.next_frame(&mut bytes) {
             if frame.kind == DATA && frame.len == 0 && !frame.first_flag {
                 self.empty_frames.set(self.empty_frames.get() + 1);
             }
@@ -56,13 +56,13 @@ impl ErrorBudget {
 
     /// Records that `left` bytes of `parts` were sent to the peer, and returns the number of DATA frames
     /// among them.
-    pub(super) fn record_sent(&self, parts: &[IoSlice<'_>], mut left: usize) -> usize {
-        let mut going = self.sent.borrow_mut();
+    pub(super) fn record_sent(&self, bufs: &[IoSlice<'_>], mut remaining: usize) -> usize {
+        let mut parser = self.sent.borrow_mut();
         let mut data = 0;
-        for part in parts {
-            let (mut bytes, _) = part.split_at(left.min(part.len()));
-            left -= bytes.len();
-            while let Some(frame) = going.next_frame(&mut bytes) {
+        for buf in bufs {
+            let (mut bytes, _) = buf.split_at(remaining.min(buf.len()));
+            remaining -= bytes.len();
+            while let Some(frame) = parser.next_frame(&mut bytes) {
                 data += usize::from(frame.kind == DATA);
                 if frame.kind == RST_STREAM && PEER_FAULT_CODES.contains(&frame.code.into()) {
                     self.peer_resets.set(self.peer_resets.get() + 1);
@@ -86,13 +86,13 @@ mod tests {
     fn half_of_what_is_forgiven_is_enough() {
         const HOLLOW: &[u8] = &[0, 0, 0, 0, 0, 0, 0, 0, 1];
         const LAST: &[u8] = &[0, 0, 0, 0, 1, 0, 0, 0, 1];
-        let wear = ErrorBudget::new((3, 0), 100);
-        wear.record_received(b"pre");
-        (0..1000).for_each(|_| wear.record_received(LAST));
-        (0..49).for_each(|_| wear.record_received(HOLLOW));
-        assert!(!wear.is_spent());
-        wear.record_received(HOLLOW);
-        assert!(wear.is_spent());
+        let budget = ErrorBudget::new((3, 0), 100);
+        budget.record_received(b"pre");
+        (0..1000).for_each(|_| budget.record_received(LAST));
+        (0..49).for_each(|_| budget.record_received(HOLLOW));
+        assert!(!budget.is_spent());
+        budget.record_received(HOLLOW);
+        assert!(budget.is_spent());
     }
 
     #[test]
@@ -100,44 +100,44 @@ mod tests {
         // Three bytes of padding; another three bytes with one byte of content.
         const HOLLOW: &[u8] = &[0, 0, 4, 0, 8, 0, 0, 0, 1, 3, 0, 0, 0];
         const SOMETHING: &[u8] = &[0, 0, 4, 0, 8, 0, 0, 0, 1, 2, b'x', 0, 0];
-        let wear = ErrorBudget::new((0, 0), 100);
-        (0..1000).for_each(|_| wear.record_received(SOMETHING));
-        (0..49).for_each(|_| wear.record_received(HOLLOW));
-        assert!(!wear.is_spent());
+        let budget = ErrorBudget::new((0, 0), 100);
+        (0..1000).for_each(|_| budget.record_received(SOMETHING));
+        (0..49).for_each(|_| budget.record_received(HOLLOW));
+        assert!(!budget.is_spent());
         // The result does not depend on the cuts.
-        HOLLOW.iter().for_each(|byte| wear.record_received(&[*byte]));
-        assert!(wear.is_spent());
+        HOLLOW.iter().for_each(|byte| budget.record_received(&[*byte]));
+        assert!(budget.is_spent());
     }
 
     #[test]
     fn data_that_goes_is_counted() {
-        let three = [0, 0, 1, 0, 0, 0, 0, 0, 1, b'x'].repeat(3);
-        let wear = ErrorBudget::new((0, 0), 10);
+        let frames = [0, 0, 1, 0, 0, 0, 0, 0, 1, b'x'].repeat(3);
+        let budget = ErrorBudget::new((0, 0), 10);
         // The head of the last frame is incomplete.
-        assert_eq!(wear.record_sent(&[IoSlice::new(&three)], 25), 2);
-        assert_eq!(wear.record_sent(&[IoSlice::new(&three[25..])], 5), 1);
-        assert_eq!(wear.record_sent(&[IoSlice::new(&[0, 0, 0, 4, 1, 0, 0, 0, 0])], 9), 0);
+        assert_eq!(budget.record_sent(&[IoSlice::new(&frames)], 25), 2);
+        assert_eq!(budget.record_sent(&[IoSlice::new(&frames[25..])], 5), 1);
+        assert_eq!(budget.record_sent(&[IoSlice::new(&[0, 0, 0, 4, 1, 0, 0, 0, 0])], 9), 0);
     }
 
     #[test]
     fn only_the_peers_mistakes_count() {
         let reset = |code: u8| [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, code];
-        let wear = ErrorBudget::new((0, 5), 10);
-        wear.record_sent(&[IoSlice::new(b"hello")], 5);
+        let budget = ErrorBudget::new((0, 5), 10);
+        budget.record_sent(&[IoSlice::new(b"hello")], 5);
         // NO_ERROR, INTERNAL_ERROR, CANCEL
         for code in [0, 2, 8] {
-            (0..100).for_each(|_| assert_eq!(wear.record_sent(&[IoSlice::new(&reset(code))], 13), 0));
+            (0..100).for_each(|_| assert_eq!(budget.record_sent(&[IoSlice::new(&reset(code))], 13), 0));
         }
         // The rest that was not accepted comes again.
-        (0..100).for_each(|_| assert_eq!(wear.record_sent(&[IoSlice::new(&reset(1))], 0), 0));
-        assert!(!wear.is_spent());
+        (0..100).for_each(|_| assert_eq!(budget.record_sent(&[IoSlice::new(&reset(1))], 0), 0));
+        assert!(!budget.is_spent());
         for code in [1, 3, 5, 7] {
             let (head, rest) = (&reset(code)[..7], &reset(code)[7..]);
-            wear.record_sent(&[IoSlice::new(head), IoSlice::new(rest)], 11);
-            wear.record_sent(&[IoSlice::new(&rest[4..])], 2);
+            budget.record_sent(&[IoSlice::new(head), IoSlice::new(rest)], 11);
+            budget.record_sent(&[IoSlice::new(&rest[4..])], 2);
         }
-        assert!(!wear.is_spent());
-        wear.record_sent(&[IoSlice::new(&reset(1))], 13);
-        assert!(wear.is_spent());
+        assert!(!budget.is_spent());
+        budget.record_sent(&[IoSlice::new(&reset(1))], 13);
+        assert!(budget.is_spent());
     }
 }

@@ -56,22 +56,22 @@ pub(super) fn push_chunks_end(trailers: Option<&HeaderMap>, out: &mut Vec<u8>) {
 /// Returns the trailers of a chunked body, whose section was checked before. Leaves out lines that are no
 /// valid field of HTTP/2.
 pub(super) fn parse_trailers(section: &[u8]) -> HeaderMap {
-    let mut found = HeaderMap::new();
+    let mut trailers = HeaderMap::new();
     for (name, value) in trailer_fields(section) {
         if let (true, Ok(name), Ok(value)) =
             (is_trailer_field(name), HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
         {
             // As many as the limit on trailers permits: far fewer than a map can hold.
-            let _ = found.try_append(name, value);
+            let _ = trailers.try_append(name, value);
         }
     }
-    found
+    trailers
 }
 
 /// Removes white space from both ends of values, where HTTP/2 does not allow it (RFC 9113 section 8.2.1).
 pub(super) fn trim_values(fields: &mut HeaderMap) {
-    let padded = |value: &HeaderValue| matches!(value.as_bytes(), [b' ' | b'\t', ..] | [.., b' ' | b'\t']);
-    for value in fields.values_mut().filter(|value| padded(value)) {
+    let is_padded = |value: &HeaderValue| matches!(value.as_bytes(), [b' ' | b'\t', ..] | [.., b' ' | b'\t']);
+    for value in fields.values_mut().filter(|value| is_padded(value)) {
         // A part of a valid value is valid.
         if let Ok(trimmed) = HeaderValue::from_bytes(value.as_bytes().trim_ascii()) {
             *value = trimmed;
@@ -126,18 +126,18 @@ mod tests {
         push_chunks_end(Some(&sent), &mut text);
         let section = text.strip_prefix(b"0\r\n").expect("the last chunk");
         assert_eq!(parse_trailers(section), sent);
-        let mut none = Vec::new();
-        push_chunks_end(None, &mut none);
-        assert_eq!(none, b"0\r\n\r\n");
-        assert!(parse_trailers(&none).is_empty());
+        let mut empty = Vec::new();
+        push_chunks_end(None, &mut empty);
+        assert_eq!(empty, b"0\r\n\r\n");
+        assert!(parse_trailers(&empty).is_empty());
     }
 
     #[test]
     fn what_frames_a_message_is_no_trailer() {
         let text =
             b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\nHost: x\r\nCookie: y\r\nOk: 1\r\n\r\n";
-        let found = parse_trailers(text);
-        assert_eq!(found.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["ok"]);
+        let trailers = parse_trailers(text);
+        assert_eq!(trailers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["ok"]);
         let sent = ["host", "authorization", "x-forwarded-for", "ok"].map(HeaderName::from_static);
         let sent = HeaderMap::from_iter(sent.map(|name| (name, HeaderValue::from_static("1"))));
         let mut text = Vec::new();
@@ -185,12 +185,12 @@ mod tests {
             trailers.append(orca::HEADER, HeaderValue::from_static("TEXT eps=1"));
             trailers
         };
-        let mut kept = trailers();
-        assert_eq!(take_report(&mut kept, false).as_deref(), Some(&b"TEXT eps=1"[..]));
-        assert_eq!(kept, trailers());
-        kept.append(orca::HEADER_BIN, HeaderValue::from_static("CTMzMzMzM9M/"));
-        assert_eq!(take_report(&mut kept, true).as_deref(), Some(&b"BIN CTMzMzMzM9M/"[..]));
-        assert_eq!(kept.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["grpc-status"]);
-        assert_eq!(take_report(&mut kept, true), None);
+        let mut fields = trailers();
+        assert_eq!(take_report(&mut fields, false).as_deref(), Some(&b"TEXT eps=1"[..]));
+        assert_eq!(fields, trailers());
+        fields.append(orca::HEADER_BIN, HeaderValue::from_static("CTMzMzMzM9M/"));
+        assert_eq!(take_report(&mut fields, true).as_deref(), Some(&b"BIN CTMzMzMzM9M/"[..]));
+        assert_eq!(fields.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["grpc-status"]);
+        assert_eq!(take_report(&mut fields, true), None);
     }
 }

@@ -2,13 +2,13 @@
 //! their payloads.
 
 /// The size of a frame's head, in bytes.
-pub(super) const HEAD: usize = 9;
+pub(super) const FRAME_HEADER_LEN: usize = 9;
 /// The size of the code in RST_STREAM, in bytes.
-const CODE: usize = 4;
+const ERROR_CODE_LEN: usize = 4;
 /// The size of DATA's padding length, in bytes.
-const PAD: usize = 1;
+const PAD_LEN: usize = 1;
 /// The flag for padding.
-const PADDED: u8 = 8;
+const PADDED_FLAG: u8 = 8;
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
@@ -37,14 +37,14 @@ pub(super) struct FrameParser {
     /// The remaining bytes of a payload, or of the part before the first frame.
     skip: usize,
     /// A head, and the code or the padding length behind it.
-    head: [u8; HEAD + CODE],
+    head: [u8; FRAME_HEADER_LEN + ERROR_CODE_LEN],
     filled: usize,
 }
 
 impl FrameParser {
     /// Creates a parser. `before` is the number of bytes before the first frame.
-    pub(super) fn new(before: usize) -> Self {
-        Self { skip: before, head: [0; HEAD + CODE], filled: 0 }
+    pub(super) fn new(skip: usize) -> Self {
+        Self { skip, head: [0; FRAME_HEADER_LEN + ERROR_CODE_LEN], filled: 0 }
     }
 
     /// Returns the next frame whose head is complete, and removes the bytes up to there from `bytes`. Returns
@@ -61,9 +61,9 @@ impl FrameParser {
             if bytes.is_empty() {
                 return None;
             }
-            let (come, rest) = bytes.split_at(missing.min(bytes.len()));
-            self.head[self.filled..self.filled + come.len()].copy_from_slice(come);
-            self.filled += come.len();
+            let (taken, rest) = bytes.split_at(missing.min(bytes.len()));
+            self.head[self.filled..self.filled + taken.len()].copy_from_slice(taken);
+            self.filled += taken.len();
             *bytes = rest;
         }
     }
@@ -74,21 +74,21 @@ impl FrameParser {
 
     /// Returns the number of bytes to keep of the current frame, as far as is known.
     fn needed_len(&self) -> usize {
-        let more = match self.head[3] {
-            _ if self.filled < HEAD => 0,
-            RST_STREAM => CODE,
-            DATA if self.head[4] & PADDED != 0 => PAD,
+        let extra_len = match self.head[3] {
+            _ if self.filled < FRAME_HEADER_LEN => 0,
+            RST_STREAM => ERROR_CODE_LEN,
+            DATA if self.head[4] & PADDED_FLAG != 0 => PAD_LEN,
             _ => 0,
         };
-        HEAD + more.min(self.len())
+        FRAME_HEADER_LEN + extra_len.min(self.len())
     }
 
     fn finish_header(&mut self) -> FrameHeader {
         let len = self.len();
-        self.skip = len - (self.filled - HEAD);
+        self.skip = len - (self.filled - FRAME_HEADER_LEN);
         let [_, _, _, kind, flags, stream @ ..] = self.head;
-        let coded = kind == RST_STREAM && self.filled == HEAD + CODE;
-        let padded = kind == DATA && self.filled == HEAD + PAD;
+        let has_code = kind == RST_STREAM && self.filled == FRAME_HEADER_LEN + ERROR_CODE_LEN;
+        let is_padded = kind == DATA && self.filled == FRAME_HEADER_LEN + PAD_LEN;
         self.filled = 0;
         let [a, b, c, d, code @ ..] = stream;
         FrameHeader {
@@ -96,9 +96,9 @@ impl FrameParser {
             // The first bit is reserved.
             stream: u32::from_be_bytes([a & 0x7f, b, c, d]),
             // `h2` rejects padding longer than the payload.
-            len: if padded { len.saturating_sub(PAD + usize::from(code[0])) } else { len },
+            len: if is_padded { len.saturating_sub(PAD_LEN + usize::from(code[0])) } else { len },
             first_flag: flags & 1 == 1,
-            code: if coded { u32::from_be_bytes(code) } else { 0 },
+            code: if has_code { u32::from_be_bytes(code) } else { 0 },
         }
     }
 }
@@ -115,22 +115,22 @@ mod tests {
     proptest::proptest! {
         /// Any bytes are parsed into the same frames, however they are cut.
         #[test]
-        fn any_bytes_are_frames(bytes: Vec<u8>, kinds: Vec<(u8, u8)>, cut: usize) {
-            let mut all = bytes;
-            for (kind, len) in kinds {
-                all.extend(frame(kind % 16, 0, 1, &vec![0; usize::from(len)]));
+        fn any_bytes_are_frames(bytes: Vec<u8>, extra_frames: Vec<(u8, u8)>, cut: usize) {
+            let mut input = bytes;
+            for (kind, len) in extra_frames {
+                input.extend(frame(kind % 16, 0, 1, &vec![0; usize::from(len)]));
             }
-            let read = |pieces: &[&[u8]]| {
-                let (mut frames, mut found) = (FrameParser::new(0), Vec::new());
+            let parse = |pieces: &[&[u8]]| {
+                let (mut parser, mut headers) = (FrameParser::new(0), Vec::new());
                 for mut piece in pieces.iter().copied() {
-                    while let Some(frame) = frames.next_frame(&mut piece) {
-                        found.push(frame);
+                    while let Some(frame) = parser.next_frame(&mut piece) {
+                        headers.push(frame);
                     }
                 }
-                found
+                headers
             };
-            let (head, rest) = all.split_at(cut % (all.len() + 1));
-            proptest::prop_assert_eq!(read(&[&all]), read(&[head, rest]));
+            let (head, rest) = input.split_at(cut % (input.len() + 1));
+            proptest::prop_assert_eq!(parse(&[&input]), parse(&[head, rest]));
         }
     }
 
@@ -143,33 +143,34 @@ mod tests {
         bytes.extend(frame(RST_STREAM, 0, 5, &[0, 0, 0, 11, 9, 9]));
         bytes.extend(frame(SETTINGS, 1, 0, b""));
         // Padding alone, with content, longer than the payload, and a flag without a meaning.
-        bytes.extend(frame(DATA, PADDED, 7, &[3, 0, 0, 0]));
-        bytes.extend(frame(DATA, PADDED | 1, 7, &[2, b'x', 0, 0]));
-        bytes.extend(frame(DATA, PADDED, 7, &[200, 0]));
-        bytes.extend(frame(DATA, PADDED, 7, &[]));
-        bytes.extend(frame(SETTINGS, PADDED, 0, &[9; 6]));
-        let one = |kind, stream, len, last, code| FrameHeader { kind, stream, len, first_flag: last, code };
+        bytes.extend(frame(DATA, PADDED_FLAG, 7, &[3, 0, 0, 0]));
+        bytes.extend(frame(DATA, PADDED_FLAG | 1, 7, &[2, b'x', 0, 0]));
+        bytes.extend(frame(DATA, PADDED_FLAG, 7, &[200, 0]));
+        bytes.extend(frame(DATA, PADDED_FLAG, 7, &[]));
+        bytes.extend(frame(SETTINGS, PADDED_FLAG, 0, &[9; 6]));
+        let header =
+            |kind, stream, len, last, code| FrameHeader { kind, stream, len, first_flag: last, code };
         let expected = [
-            one(DATA, 3, 300, true, 0),
-            one(RST_STREAM, 5, 4, false, 8),
-            one(RST_STREAM, 5, 2, false, 0),
-            one(RST_STREAM, 5, 6, false, 11),
-            one(SETTINGS, 0, 0, true, 0),
-            one(DATA, 7, 0, false, 0),
-            one(DATA, 7, 1, true, 0),
-            one(DATA, 7, 0, false, 0),
-            one(DATA, 7, 0, false, 0),
-            one(SETTINGS, 0, 6, false, 0),
+            header(DATA, 3, 300, true, 0),
+            header(RST_STREAM, 5, 4, false, 8),
+            header(RST_STREAM, 5, 2, false, 0),
+            header(RST_STREAM, 5, 6, false, 11),
+            header(SETTINGS, 0, 0, true, 0),
+            header(DATA, 7, 0, false, 0),
+            header(DATA, 7, 1, true, 0),
+            header(DATA, 7, 0, false, 0),
+            header(DATA, 7, 0, false, 0),
+            header(SETTINGS, 0, 6, false, 0),
         ];
         for size in 1..bytes.len() {
-            let mut frames = FrameParser::new(6);
-            let mut found = Vec::new();
+            let mut parser = FrameParser::new(6);
+            let mut headers = Vec::new();
             for mut piece in bytes.chunks(size) {
-                while let Some(frame) = frames.next_frame(&mut piece) {
-                    found.push(frame);
+                while let Some(frame) = parser.next_frame(&mut piece) {
+                    headers.push(frame);
                 }
             }
-            assert_eq!(found, expected, "{size}");
+            assert_eq!(headers, expected, "{size}");
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::ForwardedHeaders;
 use crate::net::grpc;
 
 /// The maximum number of fields of a call that passes through; text has a few more lines.
-const FIELDS: usize = http1::MAX_FIELDS - 8;
+const MAX_PASSTHROUGH_FIELDS: usize = http1::MAX_FIELDS - 8;
 
 static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -70,12 +70,12 @@ pub(super) fn passthrough_head(
     trusted: bool,
 ) -> Option<PassthroughHead> {
     let fields = &head.headers;
-    let plain = match style {
+    let is_plain = match style {
         ForwardedHeaders::Off => true,
         ForwardedHeaders::XForwarded => !trusted,
         ForwardedHeaders::Rfc7239 => false,
     };
-    if !plain || head.method != Method::POST || fields.len() > FIELDS {
+    if !is_plain || head.method != Method::POST || fields.len() > MAX_PASSTHROUGH_FIELDS {
         return None;
     }
     let authority = head.uri.authority()?.as_str();
@@ -86,58 +86,59 @@ pub(super) fn passthrough_head(
     if !http1::is_host(authority.as_bytes()) {
         return None;
     }
-    let mut found = PassthroughHead { len: path.len() + authority.len() + 32, ..PassthroughHead::default() };
-    let (mut cookies, mut kinds, mut call) = (0, 0, false);
+    let mut head_info =
+        PassthroughHead { len: path.len() + authority.len() + 32, ..PassthroughHead::default() };
+    let (mut cookies, mut content_types, mut is_grpc) = (0, 0, false);
     for (name, value) in fields {
-        found.len += field_len((name, value));
+        head_info.len += field_len((name, value));
         match name.as_str() {
-            "te" => found.te = true,
-            "content-length" => found.content_length = true,
-            "content-type" => (kinds, call) = (kinds + 1, grpc::is_call(value.as_bytes())),
+            "te" => head_info.te = true,
+            "content-length" => head_info.content_length = true,
+            "content-type" => (content_types, is_grpc) = (content_types + 1, grpc::is_call(value.as_bytes())),
             "cookie" => cookies += 1,
             "host" | "expect" => return None,
             "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => {
-                found.names_original_client = true;
+                head_info.names_original_client = true;
             }
-            other if is_hop_by_hop_lowercase(other) || http1::is_disguised_field(other.as_bytes()) => {
+            field if is_hop_by_hop_lowercase(field) || http1::is_disguised_field(field.as_bytes()) => {
                 return None;
             }
             _ => {}
         }
     }
     // Near the limit, the text decides.
-    (call && kinds == 1 && cookies < 2 && found.len <= max_head / 2).then_some(found)
+    (is_grpc && content_types == 1 && cookies < 2 && head_info.len <= max_head / 2).then_some(head_info)
 }
 
 /// Converts a head into that for members.
 pub(super) fn into_passthrough_call(
     mut head: request::Parts,
-    found: PassthroughHead,
+    head_info: PassthroughHead,
     style: ForwardedHeaders,
-    whom: &ForwardedFields,
+    forwarded: &ForwardedFields,
 ) -> PassthroughCall {
     let fields = &mut head.headers;
     trim_values(fields);
-    if found.content_length {
+    if head_info.content_length {
         // The end of the stream marks the end of the body, and trailers may follow.
         fields.remove(CONTENT_LENGTH);
     }
-    if !found.te {
+    if !head_info.te {
         // Whatever the client sent: this balancer forwards trailers.
         fields.insert(TE, HeaderValue::from_static("trailers"));
     }
     if style == ForwardedHeaders::XForwarded {
-        if found.names_original_client {
+        if head_info.names_original_client {
             fields.remove("forwarded");
         }
-        fields.insert(FORWARDED_FOR.clone(), whom.client.clone());
-        fields.insert(FORWARDED_PROTO.clone(), whom.scheme.clone());
-        match head.uri.authority().and_then(|authority| whom.host(authority.as_str())) {
+        fields.insert(FORWARDED_FOR.clone(), forwarded.client.clone());
+        fields.insert(FORWARDED_PROTO.clone(), forwarded.scheme.clone());
+        match head.uri.authority().and_then(|authority| forwarded.host(authority.as_str())) {
             Some(host) => _ = fields.insert(FORWARDED_HOST.clone(), host),
             None => _ = fields.remove(&FORWARDED_HOST),
         }
     }
-    PassthroughCall::new(head, found.len)
+    PassthroughCall::new(head, head_info.len)
 }
 
 /// The relevant properties of a response's head.
@@ -154,38 +155,42 @@ pub(crate) struct CheckedResponse {
 ///
 /// # Errors
 /// The head is too large, or contradictory.
-pub(crate) fn answer(answer: &mut Response<()>, max_head: usize, strip: bool) -> Result<CheckedResponse, ()> {
-    let fields = answer.headers_mut();
-    let mut judged = CheckedResponse { len: 16, report: None };
-    let (mut lengths, mut hops, mut call) = (0, false, false);
+pub(crate) fn answer(
+    response: &mut Response<()>,
+    max_head: usize,
+    strip: bool,
+) -> Result<CheckedResponse, ()> {
+    let fields = response.headers_mut();
+    let mut checked = CheckedResponse { len: 16, report: None };
+    let (mut lengths, mut has_hop_by_hop, mut is_grpc) = (0, false, false);
     for (name, value) in &*fields {
-        judged.len += field_len((name, value));
+        checked.len += field_len((name, value));
         match name.as_str() {
             "content-length" => lengths += 1,
-            "content-type" => call = call || grpc::is_call(value.as_bytes()),
-            name if name == orca::HEADER => _ = judged.report.get_or_insert_with(|| value.clone()),
-            name => hops |= is_hop_by_hop_lowercase(name),
+            "content-type" => is_grpc = is_grpc || grpc::is_call(value.as_bytes()),
+            name if name == orca::HEADER => _ = checked.report.get_or_insert_with(|| value.clone()),
+            name => has_hop_by_hop |= is_hop_by_hop_lowercase(name),
         }
     }
-    if judged.len > max_head || fields.len() > http1::MAX_FIELDS {
+    if checked.len > max_head || fields.len() > http1::MAX_FIELDS {
         return Err(());
     }
     trim_values(fields);
     if lengths > 0 {
-        settle_length(fields, call)?;
+        normalize_content_length(fields, is_grpc)?;
     }
-    if hops {
+    if has_hop_by_hop {
         remove_fields(fields, is_hop_by_hop_lowercase);
     }
-    if strip && judged.report.is_some() {
+    if strip && checked.report.is_some() {
         fields.remove(orca::HEADER);
     }
-    Ok(judged)
+    Ok(checked)
 }
 
 /// Reduces several equal lengths to one (RFC 9110 section 8.6), or to none where trailers follow.
-fn settle_length(fields: &mut HeaderMap, call: bool) -> Result<(), ()> {
-    if call {
+fn normalize_content_length(fields: &mut HeaderMap, is_grpc: bool) -> Result<(), ()> {
+    if is_grpc {
         fields.remove(CONTENT_LENGTH);
         return Ok(());
     }
@@ -199,8 +204,8 @@ fn settle_length(fields: &mut HeaderMap, call: bool) -> Result<(), ()> {
 }
 
 /// Removes the fields with these names.
-pub(super) fn remove_fields(fields: &mut HeaderMap, which: impl Fn(&str) -> bool) {
-    let names: Vec<HeaderName> = fields.keys().filter(|name| which(name.as_str())).cloned().collect();
+pub(super) fn remove_fields(fields: &mut HeaderMap, predicate: impl Fn(&str) -> bool) {
+    let names: Vec<HeaderName> = fields.keys().filter(|name| predicate(name.as_str())).cloned().collect();
     for name in names {
         fields.remove(name);
     }
@@ -218,14 +223,14 @@ mod tests {
         head.body(()).expect("a head").into_parts().0
     }
 
-    fn found(head: request::Builder) -> Option<PassthroughHead> {
+    fn checked_head(head: request::Builder) -> Option<PassthroughHead> {
         passthrough_head(&parts(head), 8192, ForwardedHeaders::XForwarded, false)
     }
 
     #[test]
     fn calls_without_anything_odd_go_straight() {
-        assert!(found(call()).is_some());
-        assert!(found(call().header("cookie", "a=b").header("content-length", "7")).is_some());
+        assert!(checked_head(call()).is_some());
+        assert!(checked_head(call().header("cookie", "a=b").header("content-length", "7")).is_some());
         let odd = [
             http::Request::post("http://h/p").header("content-type", "text/plain"),
             http::Request::post("http://h/p").header("content-type", "application/grpc-web"),
@@ -240,31 +245,31 @@ mod tests {
             call().header("content_length", "3"),
             call().uri("http://h/p\u{e9}"),
             call().header("x", "y".repeat(4096)),
-            (0..FIELDS).fold(call(), |head, number| head.header(format!("x-{number}"), "")),
+            (0..MAX_PASSTHROUGH_FIELDS).fold(call(), |head, number| head.header(format!("x-{number}"), "")),
         ];
-        for head in odd {
-            let said = format!("{head:?}");
-            assert_eq!(found(head), None, "{said}");
+        for builder in odd {
+            let shown = format!("{builder:?}");
+            assert_eq!(checked_head(builder), None, "{shown}");
         }
     }
 
     #[test]
     fn what_members_are_told_of_clients_decides_too() {
-        let goes = |style, trusted| passthrough_head(&parts(call()), 8192, style, trusted).is_some();
+        let passes = |style, trusted| passthrough_head(&parts(call()), 8192, style, trusted).is_some();
         assert!(
-            goes(ForwardedHeaders::XForwarded, false)
-                && goes(ForwardedHeaders::Off, false)
-                && goes(ForwardedHeaders::Off, true)
+            passes(ForwardedHeaders::XForwarded, false)
+                && passes(ForwardedHeaders::Off, false)
+                && passes(ForwardedHeaders::Off, true)
         );
-        assert!(!goes(ForwardedHeaders::XForwarded, true) && !goes(ForwardedHeaders::Rfc7239, false));
+        assert!(!passes(ForwardedHeaders::XForwarded, true) && !passes(ForwardedHeaders::Rfc7239, false));
     }
 
-    fn told(head: request::Builder, style: ForwardedHeaders) -> Vec<(String, String)> {
-        let whom = ForwardedFields::new("192.0.2.1", "https");
+    fn forwarded_fields(head: request::Builder, style: ForwardedHeaders) -> Vec<(String, String)> {
+        let forwarded = ForwardedFields::new("192.0.2.1", "https");
         let head = parts(head);
-        let found = passthrough_head(&head, 8192, style, false).expect("it goes straight");
+        let head_info = passthrough_head(&head, 8192, style, false).expect("it goes straight");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let fields = into_passthrough_call(head, found, style, &whom).head.headers;
+        let fields = into_passthrough_call(head, head_info, style, &forwarded).head.headers;
         let mut fields: Vec<_> =
             fields.iter().map(|(name, value)| (name.to_string(), text(value.as_bytes()))).collect();
         fields.sort();
@@ -273,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_member_is_told_who_the_client_is() {
-        let lies = call()
+        let spoofed = call()
             .header("x-forwarded-for", "10.0.0.1")
             .header("x-forwarded-for", "10.0.0.2")
             .header("x-forwarded-host", "other")
@@ -284,7 +289,7 @@ mod tests {
             pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
         };
         assert_eq!(
-            told(lies, ForwardedHeaders::XForwarded),
+            forwarded_fields(spoofed, ForwardedHeaders::XForwarded),
             pairs(&[
                 ("content-type", "application/grpc+proto"),
                 ("te", "trailers"),
@@ -295,10 +300,10 @@ mod tests {
             ])
         );
         // As text, where these fields are handled.
-        assert_eq!(found(call().header("x_forwarded_for", "10.0.0.1")), None);
-        let kept = call().header("x-forwarded-for", "10.0.0.1").header("te", "trailers");
+        assert_eq!(checked_head(call().header("x_forwarded_for", "10.0.0.1")), None);
+        let untouched = call().header("x-forwarded-for", "10.0.0.1").header("te", "trailers");
         assert_eq!(
-            told(kept, ForwardedHeaders::Off),
+            forwarded_fields(untouched, ForwardedHeaders::Off),
             pairs(&[
                 ("content-type", "application/grpc+proto"),
                 ("te", "trailers"),
@@ -309,44 +314,44 @@ mod tests {
 
     #[test]
     fn the_host_is_that_of_each_call() {
-        let whom = ForwardedFields::new("::1", "http");
+        let forwarded = ForwardedFields::new("::1", "http");
         for host in ["a", "b", "b", "a"] {
-            assert_eq!(whom.host(host).expect("a value"), host);
+            assert_eq!(forwarded.host(host).expect("a value"), host);
         }
     }
 
-    fn judge(fields: &[(&str, &str)], max: usize, strip: bool) -> Result<(CheckedResponse, Vec<String>), ()> {
+    fn check(fields: &[(&str, &str)], max: usize, strip: bool) -> Result<(CheckedResponse, Vec<String>), ()> {
         let head = fields.iter().fold(Response::builder(), |head, (name, value)| head.header(*name, *value));
         let mut head = head.body(()).expect("a head");
-        let judged = answer(&mut head, max, strip)?;
-        Ok((judged, head.headers().keys().map(ToString::to_string).collect()))
+        let checked = answer(&mut head, max, strip)?;
+        Ok((checked, head.headers().keys().map(ToString::to_string).collect()))
     }
 
     #[test]
     fn answers_are_judged_by_the_rules_for_all() {
         const CALL: (&str, &str) = ("content-type", "application/grpc");
-        let names = |fields: &[(&str, &str)]| judge(fields, 8192, false).map(|(_, names)| names);
+        let names = |fields: &[(&str, &str)]| check(fields, 8192, false).map(|(_, names)| names);
         assert_eq!(names(&[CALL, ("content-length", "3"), ("te", "x")]), Ok(vec!["content-type".to_owned()]));
         assert_eq!(
             names(&[("content-length", "3"), ("content-length", "3")]),
             Ok(vec!["content-length".to_owned()])
         );
         assert_eq!(names(&[("content-length", "3"), ("content-length", "03")]), Err(()));
-        assert!(judge(&[("x", "y")], 24, false).is_ok());
-        assert!(judge(&[("x", "y")], 21, false).is_err(), "too large");
+        assert!(check(&[("x", "y")], 24, false).is_ok());
+        assert!(check(&[("x", "y")], 21, false).is_err(), "too large");
         let many: Vec<(String, &str)> =
             (0..=http1::MAX_FIELDS).map(|number| (format!("x{number}"), "")).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-        assert!(judge(&many[1..], 8192, false).is_ok() && judge(&many, 8192, false).is_err());
+        assert!(check(&many[1..], 8192, false).is_ok() && check(&many, 8192, false).is_err());
     }
 
     #[test]
     fn reports_are_heard_and_may_stay_behind() {
         let fields = [(orca::HEADER, "TEXT eps=1"), (orca::HEADER, "TEXT eps=2"), ("x", "y")];
-        for (strip, left) in [(false, vec![orca::HEADER, "x"]), (true, vec!["x"])] {
-            let (judged, names) = judge(&fields, 8192, strip).expect("good");
-            assert_eq!(judged.report.as_ref().map(HeaderValue::as_bytes), Some(&b"TEXT eps=1"[..]));
-            assert_eq!(names, left);
+        for (strip, expected) in [(false, vec![orca::HEADER, "x"]), (true, vec!["x"])] {
+            let (checked, names) = check(&fields, 8192, strip).expect("good");
+            assert_eq!(checked.report.as_ref().map(HeaderValue::as_bytes), Some(&b"TEXT eps=1"[..]));
+            assert_eq!(names, expected);
         }
     }
 }

@@ -28,8 +28,8 @@ pub(super) fn is_call(fields: &HeaderMap) -> bool {
 
 /// Returns the host of a request, without its port; `None` if it names none.
 pub(super) fn request_host(head: &request::Parts) -> Option<&str> {
-    let named = || head.headers.get(HOST)?.to_str().ok();
-    let authority = head.uri.authority().map(Authority::as_str).or_else(named)?;
+    let host_header = || head.headers.get(HOST)?.to_str().ok();
+    let authority = head.uri.authority().map(Authority::as_str).or_else(host_header)?;
     match authority.rsplit_once(':') {
         // An address in brackets contains colons.
         Some((host, port)) if !port.ends_with(']') => Some(host),
@@ -87,11 +87,11 @@ pub(super) fn request_text(
 /// It names two hosts.
 pub(super) fn host_field(head: &request::Parts) -> Result<Option<&[u8]>, HeadError> {
     let mut hosts = head.headers.get_all(HOST).iter();
-    let named = hosts.next().map(HeaderValue::as_bytes);
+    let host_header = hosts.next().map(HeaderValue::as_bytes);
     if hosts.next().is_some() {
         return Err(HeadError("more than one Host"));
     }
-    match (head.uri.authority().map(|authority| authority.as_str().as_bytes()), named) {
+    match (head.uri.authority().map(|authority| authority.as_str().as_bytes()), host_header) {
         (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
             Err(HeadError("Host and :authority are not the same"))
         }
@@ -109,9 +109,9 @@ pub(super) fn request_fields(fields: &HeaderMap, left_out: impl Fn(&HeaderName) 
         }
     }
     // Cookies may come in several fields (section 8.2.3).
-    let crumbs: Vec<&[u8]> = fields.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
-    if !crumbs.is_empty() {
-        push_line(b"cookie", &crumbs.join(&b"; "[..]), out);
+    let cookies: Vec<&[u8]> = fields.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if !cookies.is_empty() {
+        push_line(b"cookie", &cookies.join(&b"; "[..]), out);
     }
 }
 
@@ -123,11 +123,11 @@ pub(super) fn response_text(
     out: &mut Vec<u8>,
 ) -> TextFraming {
     let fields = &head.headers;
-    let bare = head.status.is_informational()
+    let has_no_body = head.status.is_informational()
         || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
     let length = fields.contains_key(CONTENT_LENGTH);
     let framing = match () {
-        () if ended || bare || to_head => TextFraming::Empty,
+        () if ended || has_no_body || to_head => TextFraming::Empty,
         () if length && !has_trailers(fields) => TextFraming::Length,
         () => TextFraming::Chunks,
     };
@@ -145,7 +145,9 @@ pub(super) fn response_text(
     }
     match framing {
         TextFraming::Chunks => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-        TextFraming::Empty if !length && !bare && !to_head => out.extend_from_slice(b"Content-Length: 0\r\n"),
+        TextFraming::Empty if !length && !has_no_body && !to_head => {
+            out.extend_from_slice(b"Content-Length: 0\r\n")
+        }
         TextFraming::Empty | TextFraming::Length => {}
     }
     out.extend_from_slice(b"\r\n");
@@ -157,24 +159,24 @@ pub(super) fn response_text(
 /// # Errors
 /// It has no form in HTTP/2.
 pub(super) fn request_head(
-    text: &http1::RequestHead<'_, '_>,
+    head: &http1::RequestHead<'_, '_>,
     secure: bool,
     host: &str,
 ) -> Result<http::Request<()>, HeadError> {
     const BAD: HeadError = HeadError("the request has no form in HTTP/2");
-    let authority = if text.host.is_empty() { host.as_bytes() } else { text.host };
+    let authority = if head.host.is_empty() { host.as_bytes() } else { head.host };
     let uri = Uri::builder()
         .scheme(if secure { Scheme::HTTPS } else { Scheme::HTTP })
         .authority(Authority::try_from(authority).map_err(|_| BAD)?)
-        .path_and_query(path(text.target).ok_or(BAD)?)
+        .path_and_query(path_and_query(head.target).ok_or(BAD)?)
         .build()
         .map_err(|_| BAD)?;
     let mut request = http::Request::new(());
-    *request.method_mut() = Method::from_bytes(text.method_name).map_err(|_| BAD)?;
+    *request.method_mut() = Method::from_bytes(head.method_name).map_err(|_| BAD)?;
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_2;
     let fields = request.headers_mut();
-    copy(text.fields().filter(|(name, _)| !name.eq_ignore_ascii_case(b"host")), fields)?;
+    copy(head.fields().filter(|(name, _)| !name.eq_ignore_ascii_case(b"host")), fields)?;
     // Whatever the client sent: this balancer forwards trailers.
     fields.insert(TE, HeaderValue::from_static("trailers"));
     Ok(request)
@@ -183,42 +185,42 @@ pub(super) fn request_head(
 /// Converts a target into a path of HTTP/2. Bytes that are not allowed in a URI, and that `http` does not
 /// accept, are percent-encoded (RFC 3986 section 2.1), as a browser does. Returns `None` for a target with a
 /// fragment, which members would read in different ways.
-fn path(target: &[u8]) -> Option<PathAndQuery> {
+fn path_and_query(target: &[u8]) -> Option<PathAndQuery> {
     if target.contains(&b'#') {
         return None;
     }
     if let Ok(path) = PathAndQuery::try_from(target) {
         return Some(path);
     }
-    let mut coded = Vec::with_capacity(target.len() + 16);
+    let mut encoded = Vec::with_capacity(target.len() + 16);
     let mut query = false;
     for byte in target {
         match byte {
-            b'<' => coded.extend_from_slice(b"%3C"),
-            b'>' => coded.extend_from_slice(b"%3E"),
-            b'`' if !query => coded.extend_from_slice(b"%60"),
-            b'"' if query => coded.extend_from_slice(b"%22"),
-            byte => coded.push(*byte),
+            b'<' => encoded.extend_from_slice(b"%3C"),
+            b'>' => encoded.extend_from_slice(b"%3E"),
+            b'`' if !query => encoded.extend_from_slice(b"%60"),
+            b'"' if query => encoded.extend_from_slice(b"%22"),
+            byte => encoded.push(*byte),
         }
         query |= *byte == b'?';
     }
-    PathAndQuery::try_from(coded).ok()
+    PathAndQuery::try_from(encoded).ok()
 }
 
 /// Converts a response's head from text.
 ///
 /// # Errors
 /// It has no form in HTTP/2.
-pub(super) fn response_head(text: &http1::ResponseHead<'_, '_>) -> Result<http::Response<()>, HeadError> {
-    let mut answer = http::Response::new(());
-    *answer.status_mut() =
-        StatusCode::from_u16(text.status).map_err(|_| HeadError("the status has no form in HTTP/2"))?;
-    *answer.version_mut() = Version::HTTP_2;
-    copy(text.fields(), answer.headers_mut())?;
-    if is_call(answer.headers()) {
-        answer.headers_mut().remove(CONTENT_LENGTH);
+pub(super) fn response_head(head: &http1::ResponseHead<'_, '_>) -> Result<http::Response<()>, HeadError> {
+    let mut response = http::Response::new(());
+    *response.status_mut() =
+        StatusCode::from_u16(head.status).map_err(|_| HeadError("the status has no form in HTTP/2"))?;
+    *response.version_mut() = Version::HTTP_2;
+    copy(head.fields(), response.headers_mut())?;
+    if is_call(response.headers()) {
+        response.headers_mut().remove(CONTENT_LENGTH);
     }
-    Ok(answer)
+    Ok(response)
 }
 
 fn copy<'b>(
@@ -243,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    fn told(head: request::Builder, ended: bool) -> Result<(TextFraming, String), HeadError> {
+    fn rendered(head: request::Builder, ended: bool) -> Result<(TextFraming, String), HeadError> {
         let (parts, ()) = head.body(()).expect("a head").into_parts();
         let mut out = Vec::new();
         let framing = request_text(&parts, ended, &mut out)?;
@@ -258,7 +260,7 @@ mod tests {
             .header("x-y", "z")
             .header("cookie", "b=2")
             .header("te", "trailers");
-        let (framing, text) = told(head, true).expect("told");
+        let (framing, text) = rendered(head, true).expect("told");
         assert_eq!(framing, TextFraming::Empty);
         assert_eq!(
             text,
@@ -287,22 +289,22 @@ mod tests {
     #[test]
     fn a_body_has_a_length_or_comes_in_chunks() {
         let post = || http::Request::post("http://h/");
-        assert_eq!(told(post(), true).expect("told").0, TextFraming::Empty);
-        assert!(told(post(), true).expect("told").1.ends_with("Content-Length: 0\r\n\r\n"));
-        assert!(told(post(), false).expect("told").1.ends_with("Transfer-Encoding: chunked\r\n\r\n"));
-        let (framing, text) = told(post().header("content-length", "3"), false).expect("told");
+        assert_eq!(rendered(post(), true).expect("told").0, TextFraming::Empty);
+        assert!(rendered(post(), true).expect("told").1.ends_with("Content-Length: 0\r\n\r\n"));
+        assert!(rendered(post(), false).expect("told").1.ends_with("Transfer-Encoding: chunked\r\n\r\n"));
+        let (framing, text) = rendered(post().header("content-length", "3"), false).expect("told");
         assert_eq!((framing, text.contains("content-length: 3\r\n")), (TextFraming::Length, true));
         let call = post().header("content-length", "3").header("content-type", "application/grpc");
-        let (framing, text) = told(call, false).expect("told");
+        let (framing, text) = rendered(call, false).expect("told");
         assert_eq!((framing, text.contains("content-length")), (TextFraming::Chunks, false));
     }
 
     #[test]
     fn two_hosts_are_refused() {
         let head = http::Request::get("http://one/").header("host", "other");
-        assert!(told(head, true).is_err());
+        assert!(rendered(head, true).is_err());
         let head = http::Request::get("http://one/").header("host", "one").header("host", "one");
-        assert!(told(head, true).is_err());
+        assert!(rendered(head, true).is_err());
     }
 
     #[test]
@@ -327,12 +329,16 @@ mod tests {
             ("/a#b", None),
             ("/a?b#<", None),
         ] {
-            assert_eq!(path(target.as_bytes()).as_ref().map(PathAndQuery::as_str), expected, "{target}");
+            assert_eq!(
+                path_and_query(target.as_bytes()).as_ref().map(PathAndQuery::as_str),
+                expected,
+                "{target}"
+            );
         }
         // Every character of a target has a form, except for the fragment's.
         for byte in b'!'..=b'~' {
             for target in [[b'/', byte].to_vec(), [b"/?", &[byte][..]].concat()] {
-                assert_eq!(path(&target).is_some(), byte != b'#', "{}", target.escape_ascii());
+                assert_eq!(path_and_query(&target).is_some(), byte != b'#', "{}", target.escape_ascii());
             }
         }
     }
@@ -348,10 +354,10 @@ mod tests {
         assert!(matches!(parsed.body, BodyFraming::Chunked(_)));
         let head = response_head(&parsed).expect("told");
         assert_eq!((head.status().as_u16(), head.headers().len()), (200, 1));
-        for (ended, to_head, says) in [(true, false, true), (true, true, false)] {
+        for (ended, to_head, expected) in [(true, false, true), (true, true, false)] {
             let mut out = Vec::new();
             assert_eq!(response_text(&parts, ended, to_head, &mut out), TextFraming::Empty);
-            assert_eq!(out.ends_with(b"Content-Length: 0\r\n\r\n"), says);
+            assert_eq!(out.ends_with(b"Content-Length: 0\r\n\r\n"), expected);
         }
     }
 }

@@ -69,8 +69,8 @@ impl InboundStream {
     }
 
     /// Lets a call pass through: nothing of it is to be read as text.
-    pub(super) fn with_passthrough(mut self, framed: PassthroughCall) -> Self {
-        self.passthrough_call = Some(Box::new(framed));
+    pub(super) fn with_passthrough(mut self, call: PassthroughCall) -> Self {
+        self.passthrough_call = Some(Box::new(call));
         self
     }
 
@@ -90,36 +90,36 @@ impl InboundStream {
 
     /// Consumes the text of heads, and returns how many bytes of `text` belong to them.
     fn consume_head(&mut self, text: &[u8]) -> io::Result<usize> {
-        let before = self.partial.len();
+        let previous_len = self.partial.len();
         self.partial.extend_from_slice(text);
         let mut marks = MarkedFields::new();
         let head = match http1::parse_response(&self.partial, MAX_HEAD, self.is_head_request, &mut marks) {
             Ok(head) => head,
             Err(HeadError::Partial) => return Ok(text.len()),
-            Err(HeadError::Invalid(bad)) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad)),
+            Err(HeadError::Invalid(error)) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         };
-        let told = heads::response_head(&head);
-        let mut answer = told.map_err(|untold| io::Error::new(io::ErrorKind::InvalidData, untold))?;
-        let taken = head.len - before;
+        let converted = heads::response_head(&head);
+        let mut response = converted.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let consumed = head.len - previous_len;
         if head.is_interim() {
             // Optional: interim responses that cannot be sent now are dropped.
-            *answer.version_mut() = http::Version::HTTP_2;
-            let _ = self.respond.send_informational(answer);
+            *response.version_mut() = http::Version::HTTP_2;
+            let _ = self.respond.send_informational(response);
         } else {
             let mut body = head.body;
             if head.status == 101 {
                 if !self.tunnel {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
-                websocket::accept_upgrade(&mut answer);
+                websocket::accept_upgrade(&mut response);
                 body = BodyFraming::UntilClose;
             }
-            self.record_status(answer.headers());
-            let stream = self.respond.send_response(answer, body.is_done()).map_err(stream_error)?;
+            self.record_status(response.headers());
+            let stream = self.respond.send_response(response, body.is_done()).map_err(stream_error)?;
             self.response = Some((stream, BodyWriter::new(body)));
         }
         self.partial = Vec::new();
-        Ok(taken)
+        Ok(consumed)
     }
 
     fn record_status(&mut self, fields: &HeaderMap) {
@@ -155,11 +155,11 @@ impl ByteStream for InboundStream {
     ) -> Poll<io::Result<usize>> {
         if self.is_response_sent() {
             // The rest of the client's body is discarded; it may be read, so that the stream is not reset.
-            return self.request.poll(cx, buffer).map(|came| Ok(came.unwrap_or(0)));
+            return self.request.poll(cx, buffer).map(|result| Ok(result.unwrap_or(0)));
         }
         match self.request.poll(cx, buffer) {
             Poll::Ready(Ok(0)) if !buffer.is_empty() => {}
-            Poll::Ready(came) => return Poll::Ready(came.map_err(stream_error)),
+            Poll::Ready(result) => return Poll::Ready(result.map_err(stream_error)),
             Poll::Pending => return Poll::Pending,
         }
         if self.tunnel {
@@ -188,9 +188,9 @@ impl ByteStream for InboundStream {
 
     fn fail(&mut self, late: bool) {
         if let (Some(_), Some((stream, writer))) = (&self.call, &mut self.response) {
-            let why = grpc::abort_trailers(late);
-            let trailers =
-                why.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            let abort_fields = grpc::abort_trailers(late);
+            let trailers = abort_fields
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
             writer.fail(stream, HeaderMap::from_iter(trailers));
         }
     }
@@ -228,16 +228,16 @@ impl BodyTransfer for InboundStream {
     fn poll_send_frame(
         &mut self,
         cx: &mut Context<'_>,
-        piece: &mut Option<BodyFrame>,
+        frame: &mut Option<BodyFrame>,
     ) -> Poll<io::Result<usize>> {
         // Valid only after the head.
         let Some((stream, writer)) = &mut self.response else {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         };
-        if let Some(BodyFrame::Trailers(trailers)) = piece {
+        if let Some(BodyFrame::Trailers(trailers)) = frame {
             record_call_status(&mut self.call, trailers);
         }
-        writer.poll_send_frame(cx, stream, piece)
+        writer.poll_send_frame(cx, stream, frame)
     }
 }
 
@@ -246,14 +246,14 @@ impl H2Request for InboundStream {
         Some((self.passthrough_call.take()?, self.request.is_ended()))
     }
 
-    fn send_interim(&mut self, answer: Response<()>) {
+    fn send_interim(&mut self, response: Response<()>) {
         // Optional: interim responses that cannot be sent now are dropped.
-        let _ = self.respond.send_informational(answer);
+        let _ = self.respond.send_informational(response);
     }
 
-    fn send_answer(&mut self, answer: Response<()>, ended: bool) -> io::Result<()> {
-        self.record_status(answer.headers());
-        let stream = self.respond.send_response(answer, ended).map_err(stream_error)?;
+    fn send_answer(&mut self, response: Response<()>, ended: bool) -> io::Result<()> {
+        self.record_status(response.headers());
+        let stream = self.respond.send_response(response, ended).map_err(stream_error)?;
         self.response = Some((stream, BodyWriter::for_frames(ended)));
         Ok(())
     }

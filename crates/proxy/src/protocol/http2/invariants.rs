@@ -44,10 +44,10 @@ const REFUSED_STREAM: u32 = 7;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// The maximum size of the frames of a script, in bytes.
-const LONGEST: usize = 4 << 20;
+const MAX_SCRIPT: usize = 4 << 20;
 /// The bytes that a connection may draw from the memory budget: two rounds of streams, each with its windows,
 /// and its tables.
-const MOST_KEPT: usize =
+const MAX_MEMORY: usize =
     64 * 1024 + 2 * (MAX_CLIENT_STREAMS as usize + 1) * (STREAM_WINDOW as usize + SEND_BUFFER);
 
 /// The client's end of a connection, which the test holds.
@@ -56,12 +56,12 @@ struct RawClient {
     incoming: VecDeque<u8>,
     ended: bool,
     /// The bytes that it accepts.
-    room: usize,
+    write_capacity: usize,
     received: Vec<u8>,
     reading: Option<Waker>,
     writing: Option<Waker>,
     /// Whether the session has dropped the connection.
-    over: bool,
+    dropped: bool,
 }
 
 impl RawClient {
@@ -77,7 +77,7 @@ struct RawClientStream(Rc<RefCell<RawClient>>);
 
 impl Drop for RawClientStream {
     fn drop(&mut self) {
-        self.0.borrow_mut().over = true;
+        self.0.borrow_mut().dropped = true;
     }
 }
 
@@ -93,23 +93,23 @@ impl ByteStream for RawClientStream {
             client.reading = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let came = buffer.len().min(client.incoming.len());
-        for (space, byte) in buffer.iter_mut().zip(client.incoming.drain(..came)) {
-            *space = byte;
+        let len = buffer.len().min(client.incoming.len());
+        for (slot, byte) in buffer.iter_mut().zip(client.incoming.drain(..len)) {
+            *slot = byte;
         }
-        Poll::Ready(Ok(came))
+        Poll::Ready(Ok(len))
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut client = self.0.borrow_mut();
-        let taken = bytes.len().min(client.room);
-        if taken == 0 {
+        let len = bytes.len().min(client.write_capacity);
+        if len == 0 {
             client.writing = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        client.room -= taken;
-        client.received.extend_from_slice(&bytes[..taken]);
-        Poll::Ready(Ok(taken))
+        client.write_capacity -= len;
+        client.received.extend_from_slice(&bytes[..len]);
+        Poll::Ready(Ok(len))
     }
 }
 
@@ -182,7 +182,7 @@ const HEADS: [(HeadFields, HeadFields); 14] = [
 ];
 
 /// Returns a head as HPACK encodes it without any table (RFC 7541 section 6.2.2).
-fn block(fields: [HeadFields; 2], long: usize) -> Vec<u8> {
+fn block(fields: [HeadFields; 2], padding_len: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields.into_iter().flatten() {
         out.extend([0, name.len() as u8]);
@@ -190,16 +190,16 @@ fn block(fields: [HeadFields; 2], long: usize) -> Vec<u8> {
         out.push(value.len() as u8);
         out.extend(value.bytes());
     }
-    if long > 0 {
+    if padding_len > 0 {
         // 127 and a number in groups of seven bits (section 5.1).
         out.extend(b"\0\x04long\x7f");
-        let mut left = long;
-        while left >= 128 {
-            out.push(left as u8 | 0x80);
-            left >>= 7;
+        let mut remaining = padding_len;
+        while remaining >= 128 {
+            out.push(remaining as u8 | 0x80);
+            remaining >>= 7;
         }
-        out.push(left as u8);
-        out.resize(out.len() + 127 + long, b'v');
+        out.push(remaining as u8);
+        out.resize(out.len() + 127 + padding_len, b'v');
     }
     out
 }
@@ -213,13 +213,13 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 struct ClientScript<'b> {
     bytes: &'b [u8],
     /// The stream that it opens next.
-    next: u32,
-    last: Vec<u8>,
-    sent: usize,
+    next_stream: u32,
+    last_frames: Vec<u8>,
+    sent_len: usize,
     /// The streams with a plain request, of which nothing was taken back.
-    plain: BTreeSet<u32>,
+    plain_streams: BTreeSet<u32>,
     /// Whether nothing was sent that could hold back responses or end the connection.
-    calm: bool,
+    well_behaved: bool,
     pings: u32,
     steps: bool,
 }
@@ -233,98 +233,115 @@ impl ClientScript<'_> {
 
     /// Returns one of the streams so far, or the next one.
     fn stream(&self, number: u8) -> u32 {
-        2 * (u32::from(number) % (self.next / 2 + 1)) + 1
+        2 * (u32::from(number) % (self.next_stream / 2 + 1)) + 1
     }
 
     /// Takes a step. Returns its frames, the bytes that the client reads, and whether it ends.
     fn step(&mut self) -> (Vec<u8>, usize, bool) {
         let step = STEPS[usize::from(self.take()) % STEPS.len()];
-        let (one, two) = (self.take(), self.take());
-        let stream = self.stream(two >> 2);
+        let (selector, modifier) = (self.take(), self.take());
+        let stream = self.stream(modifier >> 2);
         let bytes = match step {
             ScriptStep::Opens => {
-                let (head, more) = HEADS[usize::from(one) % HEADS.len()];
-                let stream = self.next;
-                self.next += 2;
-                let plain = one == 0 && two & END_STREAM != 0 && two & 0x80 == 0;
-                if plain {
-                    self.plain.insert(stream);
+                let (head, extra_fields) = HEADS[usize::from(selector) % HEADS.len()];
+                let stream = self.next_stream;
+                self.next_stream += 2;
+                let is_plain = selector == 0 && modifier & END_STREAM != 0 && modifier & 0x80 == 0;
+                if is_plain {
+                    self.plain_streams.insert(stream);
                 } else {
-                    self.calm = false;
+                    self.well_behaved = false;
                 }
-                let long = if two & 0x80 == 0 { 0 } else { usize::from(two) * 64 };
-                let block = block([head, more], long);
-                let whole = two & 0x40 == 0;
-                let (begin, rest) = block.split_at(if whole { block.len() } else { block.len() / 2 });
-                let mut all =
-                    frame(HEADERS, (two & END_STREAM) | (u8::from(whole) * END_HEADERS), stream, begin);
-                if !whole {
-                    all.extend(frame(CONTINUATION, END_HEADERS, stream, rest));
+                let padding_len = if modifier & 0x80 == 0 { 0 } else { usize::from(modifier) * 64 };
+                let block = block([head, extra_fields], padding_len);
+                let is_whole = modifier & 0x40 == 0;
+                let (first_half, rest) = block.split_at(if is_whole { block.len() } else { block.len() / 2 });
+                let mut frames = frame(
+                    HEADERS,
+                    (modifier & END_STREAM) | (u8::from(is_whole) * END_HEADERS),
+                    stream,
+                    first_half,
+                );
+                if !is_whole {
+                    frames.extend(frame(CONTINUATION, END_HEADERS, stream, rest));
                 }
-                all
+                frames
             }
             ScriptStep::Data => {
-                self.calm = false;
-                frame(DATA, two & (END_STREAM | 8), stream, &vec![one; usize::from(one) * usize::from(two)])
+                self.well_behaved = false;
+                frame(
+                    DATA,
+                    modifier & (END_STREAM | 8),
+                    stream,
+                    &vec![selector; usize::from(selector) * usize::from(modifier)],
+                )
             }
             ScriptStep::Trailers => {
-                self.calm = false;
-                let fields: HeadFields = match one % 4 {
+                self.well_behaved = false;
+                let fields: HeadFields = match selector % 4 {
                     0 => &[("x-sum", "7")],
                     1 => &[(":path", "/x")],
                     2 => &[("content-length", "9"), ("host", "evil"), ("x-sum", "7")],
                     _ => &[],
                 };
-                frame(HEADERS, END_HEADERS | two & END_STREAM, stream, &block([fields, &[]], 0))
+                frame(HEADERS, END_HEADERS | modifier & END_STREAM, stream, &block([fields, &[]], 0))
             }
             ScriptStep::Resets => {
-                self.plain.remove(&stream);
-                self.calm = false;
-                frame(RST_STREAM, 0, stream, &u32::from(one).to_be_bytes())
+                self.plain_streams.remove(&stream);
+                self.well_behaved = false;
+                frame(RST_STREAM, 0, stream, &u32::from(selector).to_be_bytes())
             }
             ScriptStep::OpensWindow => {
-                self.calm = false;
-                let by = u32::from_be_bytes([one, two, two, two]);
-                frame(WINDOW_UPDATE, 0, if one & 1 == 0 { 0 } else { stream }, &by.to_be_bytes())
+                self.well_behaved = false;
+                let increment = u32::from_be_bytes([selector, modifier, modifier, modifier]);
+                frame(WINDOW_UPDATE, 0, if selector & 1 == 0 { 0 } else { stream }, &increment.to_be_bytes())
             }
             ScriptStep::Sets => {
-                self.calm = false;
-                let value = match two % 4 {
+                self.well_behaved = false;
+                let value = match modifier % 4 {
                     0 => 0,
-                    1 => u32::from(two),
+                    1 => u32::from(modifier),
                     2 => 16_384,
-                    _ => u32::MAX >> (two >> 6),
+                    _ => u32::MAX >> (modifier >> 6),
                 };
-                let setting = [&[0, one % 10][..], &value.to_be_bytes()].concat();
-                frame(SETTINGS, u8::from(one > 250), 0, if one > 240 { &[] } else { &setting })
+                let setting = [&[0, selector % 10][..], &value.to_be_bytes()].concat();
+                frame(SETTINGS, u8::from(selector > 250), 0, if selector > 240 { &[] } else { &setting })
             }
             ScriptStep::Pings => {
                 self.pings += 1;
                 // More are an attack.
-                self.calm &= self.pings < 900;
-                frame(PING, one & 1, 0, &[two; 8])
+                self.well_behaved &= self.pings < 900;
+                frame(PING, selector & 1, 0, &[modifier; 8])
             }
             ScriptStep::Odd => {
-                self.calm = false;
-                let kind = [PRIORITY, PUSH_PROMISE, GOAWAY, CONTINUATION, 0x10][usize::from(one) % 5];
-                frame(kind, two, stream * u32::from(one >> 7), &vec![one; usize::from(two & 15)])
+                self.well_behaved = false;
+                let kind = [PRIORITY, PUSH_PROMISE, GOAWAY, CONTINUATION, 0x10][usize::from(selector) % 5];
+                frame(
+                    kind,
+                    modifier,
+                    stream * u32::from(selector >> 7),
+                    &vec![selector; usize::from(modifier & 15)],
+                )
             }
             ScriptStep::Raw => {
-                self.calm = false;
-                let (raw, rest) = self.bytes.split_at(self.bytes.len().min(usize::from(one)));
+                self.well_behaved = false;
+                let (raw, rest) = self.bytes.split_at(self.bytes.len().min(usize::from(selector)));
                 self.bytes = rest;
                 raw.to_vec()
             }
             ScriptStep::Repeats => {
-                self.calm = false;
-                self.last.repeat((usize::from(one) * 8 + 1).min(LONGEST / self.last.len().max(1)))
+                self.well_behaved = false;
+                self.last_frames
+                    .repeat((usize::from(selector) * 8 + 1).min(MAX_SCRIPT / self.last_frames.len().max(1)))
             }
-            ScriptStep::Reads => return (Vec::new(), usize::from(one) * usize::from(two) + 1, false),
+            ScriptStep::Reads => {
+                return (Vec::new(), usize::from(selector) * usize::from(modifier) + 1, false);
+            }
             ScriptStep::Ends => return (Vec::new(), 0, true),
         };
-        self.sent += bytes.len();
+        self.sent_len += bytes.len();
         if !matches!(step, ScriptStep::Repeats) {
-            self.last.clone_from(&bytes);
+            self.last_frames.clone_from(&bytes);
         }
         (bytes, 0, false)
     }
@@ -344,49 +361,53 @@ struct ReceivedStreams {
 
 /// Parses the frames that were sent to the client. Panics if a client could not expect them.
 fn parse_received(mut bytes: &[u8]) -> ReceivedStreams {
-    let (mut got, mut first) = (ReceivedStreams::default(), true);
-    let (mut reset, mut resets) = (BTreeSet::new(), 0);
+    let (mut received, mut is_first) = (ReceivedStreams::default(), true);
+    let (mut reset_streams, mut reset_count) = (BTreeSet::new(), 0);
     while let Some((&[a, b, c, kind, flags, d, e, f, g], rest)) = bytes.split_first_chunk::<9>() {
         let len = u32::from_be_bytes([0, a, b, c]) as usize;
         let Some((payload, rest)) = rest.split_at_checked(len) else { break };
         bytes = rest;
         let stream = u32::from_be_bytes([d, e, f, g]);
-        assert!(!std::mem::take(&mut first) || kind == SETTINGS, "settings come first, not {kind}");
+        assert!(!std::mem::take(&mut is_first) || kind == SETTINGS, "settings come first, not {kind}");
         match kind {
             HEADERS | DATA => {
                 assert!(stream % 2 == 1, "a stream of the client");
-                assert!(!got.ended.contains(&stream), "stream {stream} goes on after its end");
-                assert!(!reset.contains(&stream), "stream {stream} goes on after its reset");
-                assert!(kind == HEADERS || got.answered.contains(&stream), "a body without a head");
-                got.answered.insert(stream);
+                assert!(!received.ended.contains(&stream), "stream {stream} goes on after its end");
+                assert!(!reset_streams.contains(&stream), "stream {stream} goes on after its reset");
+                assert!(kind == HEADERS || received.answered.contains(&stream), "a body without a head");
+                received.answered.insert(stream);
                 if flags & END_STREAM != 0 {
-                    got.ended.insert(stream);
+                    received.ended.insert(stream);
                 }
             }
             RST_STREAM => {
                 let code = payload.first_chunk().copied().map_or(0, u32::from_be_bytes);
                 // Once more for each frame on a closed stream (section 5.1), within their limit.
-                reset.insert(stream);
-                resets += 1;
-                got.ended.insert(stream);
+                reset_streams.insert(stream);
+                reset_count += 1;
+                received.ended.insert(stream);
                 if code == REFUSED_STREAM {
-                    got.refused.insert(stream);
+                    received.refused.insert(stream);
                 }
             }
             GOAWAY => {
                 let code = payload.get(4..).and_then(<[u8]>::first_chunk).copied();
-                got.goaway = Some(code.map_or(0, u32::from_be_bytes));
+                received.goaway = Some(code.map_or(0, u32::from_be_bytes));
             }
             SETTINGS | PING | WINDOW_UPDATE | CONTINUATION => {}
             other => panic!("a frame of kind {other}"),
         }
     }
-    assert!(resets <= reset.len() + MAX_LOCAL_RESETS, "{resets} resets of {} streams", reset.len());
-    got
+    assert!(
+        reset_count <= reset_streams.len() + MAX_LOCAL_RESETS,
+        "{reset_count} resets of {} streams",
+        reset_streams.len()
+    );
+    received
 }
 
 /// Lets the sessions of a core run.
-async fn turns() {
+async fn yield_several() {
     for _ in 0..4 {
         tokio::task::yield_now().await;
     }
@@ -395,15 +416,15 @@ async fn turns() {
 /// Panics if the law does not hold. Returns `true` if the connection was valid until the client ended and a
 /// request was answered.
 async fn check_script(core: &Rc<ThreadContext>, listener: &Rc<Listener>, input: &[u8]) -> bool {
-    let sessions = Rc::strong_count(listener);
+    let initial_refs = Rc::strong_count(listener);
     let (flags, bytes) = input.split_first().unwrap_or((&0, b""));
     let mut script = ClientScript {
         bytes,
-        next: 1,
-        last: Vec::new(),
-        sent: 0,
-        plain: BTreeSet::new(),
-        calm: flags & 1 == 0,
+        next_stream: 1,
+        last_frames: Vec::new(),
+        sent_len: 0,
+        plain_streams: BTreeSet::new(),
+        well_behaved: flags & 1 == 0,
         pings: 0,
         steps: flags & 2 != 0,
     };
@@ -412,7 +433,7 @@ async fn check_script(core: &Rc<ThreadContext>, listener: &Rc<Listener>, input: 
         client.borrow_mut().incoming.extend(PREFACE);
         client.borrow_mut().incoming.extend(frame(SETTINGS, 0, 0, &[]));
     }
-    client.borrow_mut().room = if script.steps { 0 } else { usize::MAX };
+    client.borrow_mut().write_capacity = if script.steps { 0 } else { usize::MAX };
     let peer = PeerAddresses { client: LOOPBACK, local: LOOPBACK };
     super::serve_connection(
         Rc::clone(core),
@@ -423,57 +444,57 @@ async fn check_script(core: &Rc<ThreadContext>, listener: &Rc<Listener>, input: 
         None,
     );
     let memory = &core.limits.memory;
-    while !script.bytes.is_empty() && script.sent < LONGEST {
-        let (sent, room, ends) = script.step();
+    while !script.bytes.is_empty() && script.sent_len < MAX_SCRIPT {
+        let (frames, capacity, ends_input) = script.step();
         {
             let mut client = client.borrow_mut();
-            client.incoming.extend(sent);
-            client.room = client.room.saturating_add(room);
-            client.ended |= ends;
+            client.incoming.extend(frames);
+            client.write_capacity = client.write_capacity.saturating_add(capacity);
+            client.ended |= ends_input;
             client.wake();
         }
-        if room > 0 || ends || script.sent.is_multiple_of(3) {
-            turns().await;
+        if capacity > 0 || ends_input || script.sent_len.is_multiple_of(3) {
+            yield_several().await;
         }
         let client = client.borrow();
-        assert!(memory.status().1 <= MOST_KEPT, "{} bytes are kept", memory.status().1);
-        if client.ended || client.over {
+        assert!(memory.status().1 <= MAX_MEMORY, "{} bytes are kept", memory.status().1);
+        if client.ended || client.dropped {
             break;
         }
     }
     let ended = client.borrow().ended;
     {
         let mut client = client.borrow_mut();
-        client.room = usize::MAX;
+        client.write_capacity = usize::MAX;
         client.wake();
     }
-    if script.calm && !ended {
+    if script.well_behaved && !ended {
         // bound: the whole of it has one, and turns alone lead to the awaited state.
         loop {
-            turns().await;
-            let got = parse_received(&client.borrow().received);
-            assert!(got.goaway.is_none(), "{got:?}");
-            if script.plain.is_subset(&got.ended) {
+            yield_several().await;
+            let received = parse_received(&client.borrow().received);
+            assert!(received.goaway.is_none(), "{received:?}");
+            if script.plain_streams.is_subset(&received.ended) {
                 assert!(
-                    script.plain.iter().all(|one| got.answered.contains(one) || got.refused.contains(one))
+                    script.plain_streams.iter().all(|stream| received.answered.contains(stream) || received.refused.contains(stream))
                 );
                 break;
             }
         }
     }
-    turns().await;
-    let before = parse_received(&client.borrow().received);
+    yield_several().await;
+    let received_before = parse_received(&client.borrow().received);
     {
         let mut client = client.borrow_mut();
         client.ended = true;
         client.wake();
     }
     // bound: as above
-    while !client.borrow().over || Rc::strong_count(listener) > sessions || memory.status().1 > 0 {
-        turns().await;
+    while !client.borrow().dropped || Rc::strong_count(listener) > initial_refs || memory.status().1 > 0 {
+        yield_several().await;
     }
     let _ = parse_received(&client.borrow().received);
-    !ended && before.goaway.is_none() && !before.answered.is_empty()
+    !ended && received_before.goaway.is_none() && !received_before.answered.is_empty()
 }
 
 /// Checks the law on a core that serves one input after the other. Every part of it must end within a minute.
@@ -482,10 +503,10 @@ pub(crate) fn check(input: &[u8]) -> bool {
         // The thread's owner keeps it to the end.
         static STAGE: &'static H2Fixture = Box::leak(Box::new(H2Fixture::new()));
     }
-    STAGE.with(|stage| {
-        let obeys = check_script(&stage.core, &stage.listener, input);
-        let within = async { tokio::time::timeout(Duration::from_secs(60), obeys).await };
-        stage.runtime.block_on(within).expect("it ends")
+    STAGE.with(|fixture| {
+        let run = check_script(&fixture.core, &fixture.listener, input);
+        let bounded = async { tokio::time::timeout(Duration::from_secs(60), run).await };
+        fixture.runtime.block_on(bounded).expect("it ends")
     })
 }
 
@@ -524,13 +545,13 @@ mod tests {
     }
 
     /// Returns the number of panics on this thread: a session's panic does not end other sessions.
-    fn counted() -> u32 {
+    fn panic_count() -> u32 {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
-            let before = panic::take_hook();
+            let default_hook = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
                 PANICS.set(PANICS.get() + 1);
-                before(info);
+                default_hook(info);
             }));
         });
         PANICS.get()
@@ -538,15 +559,15 @@ mod tests {
 
     #[test]
     fn the_corpus_obeys_it_and_what_is_nearly_in_it() {
-        counted();
+        panic_count();
         crate::near::holds(
             "http2",
             &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0x41, 0x81, 0xff],
             300,
             |input| {
-                let of_use = check(input);
-                assert_eq!(counted(), 0, "a session panicked");
-                of_use
+                let useful = check(input);
+                assert_eq!(panic_count(), 0, "a session panicked");
+                useful
             },
         );
     }
@@ -569,20 +590,21 @@ mod tests {
             ),
             ("pings without end", frame(PING, 0, 0, &[7; 8]).repeat(2_000)),
         ] {
-            let client = Rc::new(RefCell::new(RawClient { room: usize::MAX, ..RawClient::default() }));
+            let client =
+                Rc::new(RefCell::new(RawClient { write_capacity: usize::MAX, ..RawClient::default() }));
             client.borrow_mut().incoming.extend([PREFACE, &frame(SETTINGS, 0, 0, &[]), &bytes].concat());
-            let wire = RawClientStream(Rc::clone(&client));
-            let stage = H2Fixture::new();
-            stage.runtime.block_on(async {
+            let stream = RawClientStream(Rc::clone(&client));
+            let fixture = H2Fixture::new();
+            fixture.runtime.block_on(async {
                 let peer = PeerAddresses { client: LOOPBACK, local: LOOPBACK };
-                let (core, listener) = (Rc::clone(&stage.core), Rc::clone(&stage.listener));
-                super::super::serve_connection(core, listener, wire, peer, Vec::new(), None);
-                let over = async {
-                    while !client.borrow().over {
-                        turns().await;
+                let (core, listener) = (Rc::clone(&fixture.core), Rc::clone(&fixture.listener));
+                super::super::serve_connection(core, listener, stream, peer, Vec::new(), None);
+                let closed = async {
+                    while !client.borrow().dropped {
+                        yield_several().await;
                     }
                 };
-                tokio::time::timeout(Duration::from_secs(60), over).await.expect(name);
+                tokio::time::timeout(Duration::from_secs(60), closed).await.expect(name);
             });
             let code = parse_received(&client.borrow().received).goaway;
             assert!(code.is_some_and(|code| code != 0), "{name}: {code:?}");

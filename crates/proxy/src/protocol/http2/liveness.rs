@@ -23,7 +23,7 @@ use std::time::Duration;
 use plimsoll_brain::Time;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::abuse_budget::PREFACE;
+use super::abuse_budget::PREFACE_LEN;
 use super::error_budget::ErrorBudget;
 use super::write_batch::WriteBatch;
 use crate::net::connection::PeerConnection;
@@ -44,7 +44,7 @@ pub(super) struct ConnectionLiveness {
 impl ConnectionLiveness {
     pub(super) fn new(now: Time) -> Self {
         Self {
-            error_budget: ErrorBudget::new((0, PREFACE), MAX_LOCAL_RESETS),
+            error_budget: ErrorBudget::new((0, PREFACE_LEN), MAX_LOCAL_RESETS),
             first_request: Cell::default(),
             last_received: Cell::new(now),
         }
@@ -64,26 +64,26 @@ impl ConnectionLiveness {
 
     /// Returns `true` if an abandoned request shows a dead connection: no bytes arrived for this long,
     /// although there was a request.
-    pub(super) fn is_dead(&self, patience: Duration, now: Time) -> bool {
+    pub(super) fn is_dead(&self, timeout: Duration, now: Time) -> bool {
         // A request sent before bytes last arrived waits since then.
-        now.since(self.first_request.get().unwrap_or_else(|| self.last_received.get())) >= patience
+        now.since(self.first_request.get().unwrap_or_else(|| self.last_received.get())) >= timeout
     }
 }
 
 /// A connection to a member that records received bytes.
 pub(super) struct MonitoredConnection {
-    link: WriteBatch<PeerConnection>,
+    stream: WriteBatch<PeerConnection>,
     core: Rc<ThreadContext>,
     liveness: Rc<ConnectionLiveness>,
 }
 
 impl MonitoredConnection {
     pub(super) fn new(
-        link: WriteBatch<PeerConnection>,
+        stream: WriteBatch<PeerConnection>,
         core: &Rc<ThreadContext>,
-        ear: &Rc<ConnectionLiveness>,
+        liveness: &Rc<ConnectionLiveness>,
     ) -> Self {
-        Self { link, core: Rc::clone(core), liveness: Rc::clone(ear) }
+        Self { stream, core: Rc::clone(core), liveness: Rc::clone(liveness) }
     }
 }
 
@@ -91,13 +91,13 @@ impl AsyncRead for MonitoredConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
+        buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = space.filled().len();
-        ready!(Pin::new(&mut self.link).poll_read(cx, space))?;
-        if space.filled().len() > before {
+        let filled_before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if buf.filled().len() > filled_before {
             self.liveness.record_received(self.core.tick());
-            self.liveness.error_budget.record_received(&space.filled()[before..]);
+            self.liveness.error_budget.record_received(&buf.filled()[filled_before..]);
         }
         Poll::Ready(Ok(()))
     }
@@ -105,7 +105,7 @@ impl AsyncRead for MonitoredConnection {
 
 impl AsyncWrite for MonitoredConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let sent = ready!(Pin::new(&mut self.link).poll_write(cx, bytes))?;
+        let sent = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
         self.liveness.error_budget.record_sent(&[IoSlice::new(bytes)], sent);
         Poll::Ready(Ok(sent))
     }
@@ -113,23 +113,23 @@ impl AsyncWrite for MonitoredConnection {
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let sent = ready!(Pin::new(&mut self.link).poll_write_vectored(cx, parts))?;
-        self.liveness.error_budget.record_sent(parts, sent);
+        let sent = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
+        self.liveness.error_budget.record_sent(bufs, sent);
         Poll::Ready(Ok(sent))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.link.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.link).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.link).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -137,7 +137,7 @@ impl AsyncWrite for MonitoredConnection {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const TIMEOUT: Duration = Duration::from_secs(1);
 
     fn at(milliseconds: u64) -> Time {
         Time(milliseconds * 1_000_000)
@@ -145,23 +145,23 @@ mod tests {
 
     #[test]
     fn a_connection_is_dead_when_nothing_is_heard_though_something_was_asked() {
-        let ear = ConnectionLiveness::new(at(0));
-        ear.record_request(at(10_000));
-        assert!(!ear.is_dead(PATIENCE, at(10_999)));
-        assert!(ear.is_dead(PATIENCE, at(11_000)));
+        let liveness = ConnectionLiveness::new(at(0));
+        liveness.record_request(at(10_000));
+        assert!(!liveness.is_dead(TIMEOUT, at(10_999)));
+        assert!(liveness.is_dead(TIMEOUT, at(11_000)));
         // A later request with a short timeout: no bytes ever arrived.
-        ear.record_request(at(20_000));
-        assert!(ear.is_dead(PATIENCE, at(20_100)));
+        liveness.record_request(at(20_000));
+        assert!(liveness.is_dead(TIMEOUT, at(20_100)));
     }
 
     #[test]
     fn what_is_heard_by_others_counts() {
-        let ear = ConnectionLiveness::new(at(0));
-        ear.record_request(at(1000));
-        ear.record_received(at(9500));
-        assert!(!ear.is_dead(PATIENCE, at(10_000)));
-        assert!(ear.is_dead(PATIENCE, at(10_500)), "the first one still waits");
-        ear.record_request(at(30_000));
-        assert!(!ear.is_dead(PATIENCE, at(30_500)), "nobody asked for long");
+        let liveness = ConnectionLiveness::new(at(0));
+        liveness.record_request(at(1000));
+        liveness.record_received(at(9500));
+        assert!(!liveness.is_dead(TIMEOUT, at(10_000)));
+        assert!(liveness.is_dead(TIMEOUT, at(10_500)), "the first one still waits");
+        liveness.record_request(at(30_000));
+        assert!(!liveness.is_dead(TIMEOUT, at(30_500)), "nobody asked for long");
     }
 }

@@ -63,11 +63,11 @@ enum ReceivedResponse {
 }
 
 impl OutboundStream {
-    pub(super) fn new(slot: StreamSlot, trip: &InFlight) -> Self {
-        let settings = trip.settings();
+    pub(super) fn new(slot: StreamSlot, in_flight: &InFlight) -> Self {
+        let settings = in_flight.settings();
         Self {
             slot,
-            host: trip.shared_name(),
+            host: in_flight.shared_name(),
             is_head_request: false,
             request: None,
             response: ResponseState::NotRequested,
@@ -83,23 +83,23 @@ impl OutboundStream {
     /// Sends a head, for which there is room; `writer` is for the body.
     fn send_head(&mut self, request: Request<()>, writer: BodyWriter) -> io::Result<()> {
         self.is_head_request = request.method() == http::Method::HEAD;
-        let asked = self.slot.sender().send_request(request, writer.is_ended());
-        let (answer, stream) = asked.map_err(|error| {
+        let sent = self.slot.sender().send_request(request, writer.is_ended());
+        let (response_future, stream) = sent.map_err(|error| {
             // The request did not leave this process.
             self.unprocessed = true;
             stream_error(error)
         })?;
         self.slot.record_request();
         self.request = Some((stream, writer));
-        self.response = ResponseState::AwaitingHead(answer);
+        self.response = ResponseState::AwaitingHead(response_future);
         Ok(())
     }
 
     /// Waits for room for another request.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let room = ready!(self.slot.sender().poll_ready(cx));
-        self.unprocessed |= room.is_err();
-        Poll::Ready(room.map_err(stream_error))
+        let readiness = ready!(self.slot.sender().poll_ready(cx));
+        self.unprocessed |= readiness.is_err();
+        Poll::Ready(readiness.map_err(stream_error))
     }
 
     /// Returns the response's head, as `h2` represents it.
@@ -131,8 +131,8 @@ impl OutboundStream {
         // A stream above the last one that the member will process ends with its GOAWAY; the others do not.
         self.refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
         self.unprocessed = self.refused || (error.is_remote() && error.is_go_away());
-        let ours = !error.is_remote() && !error.is_io();
-        if error.is_library() || (ours && error.reason() == Some(Reason::PROTOCOL_ERROR)) {
+        let is_local = !error.is_remote() && !error.is_io();
+        if error.is_library() || (is_local && error.reason() == Some(Reason::PROTOCOL_ERROR)) {
             // This side ends the stream or the connection, because of what the member sent.
             return io::Error::new(io::ErrorKind::InvalidData, error);
         }
@@ -144,16 +144,17 @@ impl OutboundStream {
     fn poll_head(&mut self, cx: &mut Context<'_>, text: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_ready(cx))?;
         let mut marks = MarkedFields::new();
-        let bad = |why: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, why.to_string());
+        let invalid_input =
+            |reason: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, reason.to_string());
         let head = match http1::request(text, MAX_HEAD, &mut marks) {
             Ok(head) => head,
-            Err(HeadError::Invalid(refusal)) => return Poll::Ready(Err(bad(&refusal))),
+            Err(HeadError::Invalid(rejection)) => return Poll::Ready(Err(invalid_input(&rejection))),
             Err(HeadError::Partial) => return Poll::Ready(Err(io::ErrorKind::InvalidInput.into())),
         };
-        let told =
+        let request =
             heads::request_head(&head, self.slot.is_secure(), self.host.as_deref().unwrap_or_default())
-                .map_err(|untold| bad(&untold))?;
-        let sent = self.send_head(told, BodyWriter::new(head.body));
+                .map_err(|error| invalid_input(&error))?;
+        let sent = self.send_head(request, BodyWriter::new(head.body));
         Poll::Ready(sent.map(|()| head.len))
     }
 
@@ -166,22 +167,22 @@ impl OutboundStream {
             match &mut self.response {
                 ResponseState::NotRequested => return Poll::Pending,
                 ResponseState::Body(reader) => return reader.poll(cx, buffer),
-                ResponseState::Interim(text, told, _) => {
-                    let most = buffer.len().min(text.len() - *told);
-                    buffer[..most].copy_from_slice(&text[*told..*told + most]);
-                    *told += most;
-                    if *told == text.len()
+                ResponseState::Interim(text, returned_len, _) => {
+                    let len = buffer.len().min(text.len() - *returned_len);
+                    buffer[..len].copy_from_slice(&text[*returned_len..*returned_len + len]);
+                    *returned_len += len;
+                    if *returned_len == text.len()
                         && let ResponseState::Interim(.., head) =
                             std::mem::replace(&mut self.response, ResponseState::NotRequested)
                     {
                         self.response = ResponseState::AwaitingHead(head);
                     }
-                    return Poll::Ready(Ok(most));
+                    return Poll::Ready(Ok(len));
                 }
                 ResponseState::AwaitingHead(_) => {
-                    let answered = ready!(self.poll_response(cx))?;
+                    let received = ready!(self.poll_response(cx))?;
                     let mut text = Vec::with_capacity(512);
-                    match answered {
+                    match received {
                         ReceivedResponse::Interim(interim) => {
                             let (parts, ()) = interim.into_parts();
                             heads::response_text(&parts, true, false, &mut text);
@@ -215,9 +216,9 @@ impl ByteStream for OutboundStream {
         if self.unprocessed {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
-        let came = self.poll_response_text(cx, buffer);
-        self.awaiting_head = came.is_pending() && matches!(self.response, ResponseState::AwaitingHead(_));
-        came.map_err(|error| self.reset_error(error))
+        let result = self.poll_response_text(cx, buffer);
+        self.awaiting_head = result.is_pending() && matches!(self.response, ResponseState::AwaitingHead(_));
+        result.map_err(|error| self.reset_error(error))
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -250,20 +251,20 @@ impl ByteStream for OutboundStream {
 impl BodyTransfer for OutboundStream {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<BodyFrame>> {
         let ResponseState::Body(reader) = &mut self.response else { return Poll::Pending };
-        let came = ready!(reader.poll_frame(cx));
-        Poll::Ready(came.map_err(|error| self.reset_error(error)))
+        let result = ready!(reader.poll_frame(cx));
+        Poll::Ready(result.map_err(|error| self.reset_error(error)))
     }
 
     fn poll_send_frame(
         &mut self,
         cx: &mut Context<'_>,
-        piece: &mut Option<BodyFrame>,
+        frame: &mut Option<BodyFrame>,
     ) -> Poll<io::Result<usize>> {
         // Valid only after the head.
         let Some((stream, writer)) = &mut self.request else {
             return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
         };
-        writer.poll_send_frame(cx, stream, piece)
+        writer.poll_send_frame(cx, stream, frame)
     }
 }
 
@@ -271,11 +272,11 @@ impl H2Response for OutboundStream {
     fn poll_send_head(
         &mut self,
         cx: &mut Context<'_>,
-        asked: &PassthroughCall,
+        call: &PassthroughCall,
         ended: bool,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_ready(cx))?;
-        let request = asked.to_request(self.slot.is_secure());
+        let request = call.to_request(self.slot.is_secure());
         Poll::Ready(self.send_head(request, BodyWriter::for_frames(ended)))
     }
 
@@ -283,9 +284,9 @@ impl H2Response for OutboundStream {
         if self.unprocessed {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
-        let answered = self.poll_response(cx);
-        self.awaiting_head = answered.is_pending();
-        Poll::Ready(match ready!(answered) {
+        let polled = self.poll_response(cx);
+        self.awaiting_head = polled.is_pending();
+        Poll::Ready(match ready!(polled) {
             Ok(ReceivedResponse::Interim(interim)) => Ok(ResponseHead::Interim(interim)),
             Ok(ReceivedResponse::Final(parts, body)) => {
                 let ended = body.is_end_stream();

@@ -39,16 +39,16 @@ use crate::upstream::thread_context::ThreadContext;
 
 /// Returns `true` if these bytes are the beginning of HTTP/2 (RFC 9113 section 3.4), which may be incomplete.
 pub(crate) fn is_preface(bytes: &[u8]) -> bool {
-    const LINE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    let most = bytes.len().min(LINE.len());
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let len = bytes.len().min(PREFACE.len());
     // As many bytes as a parser of HTTP/1.1 needs to detect the difference.
-    most >= 14 && bytes[..most] == LINE[..most]
+    len >= 14 && bytes[..len] == PREFACE[..len]
 }
 
 /// The bytes that a connection without streams keeps: tables of header compression and buffers of frames.
-const CONNECTION: usize = 32 * 1024;
+const CONNECTION_MEMORY: usize = 32 * 1024;
 /// The bytes of a stream that may be in transit here, of its request and its response.
-const STREAM: usize = STREAM_WINDOW as usize + SEND_BUFFER;
+const STREAM_MEMORY: usize = STREAM_WINDOW as usize + SEND_BUFFER;
 /// The time for which a connection without streams keeps their budget, so that a sequence of requests draws
 /// nothing.
 const IDLE_MEMORY_RELEASE: Duration = Duration::from_secs(1);
@@ -80,9 +80,9 @@ impl ConnectionShared {
 pub(super) struct StreamGuard(Rc<ConnectionShared>);
 
 impl StreamGuard {
-    fn enter(hub: &Rc<ConnectionShared>) -> Rc<Self> {
-        hub.streams.set(hub.streams.get() + 1);
-        Rc::new(Self(Rc::clone(hub)))
+    fn enter(shared: &Rc<ConnectionShared>) -> Rc<Self> {
+        shared.streams.set(shared.streams.get() + 1);
+        Rc::new(Self(Rc::clone(shared)))
     }
 
     pub(super) fn scheme(&self) -> &'static str {
@@ -107,9 +107,9 @@ impl StreamGuard {
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        let left = self.0.streams.get() - 1;
-        self.0.streams.set(left);
-        if left == 0 {
+        let remaining = self.0.streams.get() - 1;
+        self.0.streams.set(remaining);
+        if remaining == 0 {
             self.0.wake();
         }
     }
@@ -123,53 +123,55 @@ pub(crate) fn serve_connection<S: ByteStream + 'static>(
     stream: S,
     peer: PeerAddresses,
     unread: Vec<u8>,
-    visit: Option<ConnectionGuard>,
+    connection_guard: Option<ConnectionGuard>,
 ) {
     let sessions = Rc::clone(&core.sessions);
     sessions.spawn(async move {
-        let _visit = visit;
+        let _connection_guard = connection_guard;
         let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
         let (scheme, origin) = (stream.scheme(), stream.origin());
         stream.keepalive();
-        let watch = AbuseMonitor::new(&core);
-        let (stream, outlet) = new_write_batch(stream);
-        let governed = AbuseGuard::new(stream, unread, Rc::clone(&watch));
-        let Some(connection) = handshake(&core, &listener, &timer, governed, &outlet).await else { return };
-        let mut kept = MemoryReservation::default();
-        if !kept.set(&core.limits.memory, CONNECTION) {
+        let monitor = AbuseMonitor::new(&core);
+        let (stream, flusher) = new_write_batch(stream);
+        let guarded_stream = AbuseGuard::new(stream, unread, Rc::clone(&monitor));
+        let Some(connection) = handshake(&core, &listener, &timer, guarded_stream, &flusher).await else {
+            return;
+        };
+        let mut memory_reservation = MemoryReservation::default();
+        if !memory_reservation.set(&core.limits.memory, CONNECTION_MEMORY) {
             listener.pool().group.record_rejection(core.index, Reason::Memory);
             return;
         }
         let waker = RefCell::default();
         let client = ClientDescription::new(&peer, scheme);
-        let forwards = ForwardedFields::new(&client.text, scheme);
-        let (streams, leave, shed) = (Cell::new(0), Cell::new(false), Cell::new(false));
-        let hub = Rc::new(ConnectionShared {
+        let forwarded_fields = ForwardedFields::new(&client.text, scheme);
+        let (streams, draining, shedding) = (Cell::new(0), Cell::new(false), Cell::new(false));
+        let shared = Rc::new(ConnectionShared {
             scheme,
-            abuse_monitor: watch,
+            abuse_monitor: monitor,
             streams,
             client,
-            forwarded_fields: forwards,
-            draining: leave,
-            shedding: shed,
+            forwarded_fields,
+            draining,
+            shedding,
             waker,
         });
         // Sessions are connections, not streams.
-        let bond = http::new_binding(&listener);
-        let heed = AlertState::begin(listener.pool().group.side_car.as_ref());
+        let binding = http::new_binding(&listener);
+        let alert_state = AlertState::begin(listener.pool().group.side_car.as_ref());
         let mut serving = H2ServerConnection {
-            alert_state: heed,
+            alert_state,
             idle_from: core.now(),
             core,
             listener,
             timer,
             peer,
             sni: origin,
-            binding: bond,
-            shared: hub,
+            binding,
+            shared,
             connection,
-            flusher: outlet,
-            memory_reservation: kept,
+            flusher,
+            memory_reservation,
             awaiting_first_request: true,
             first_request_deadline: None,
             goaway_sent: false,
@@ -191,11 +193,11 @@ async fn handshake<S: ByteStream>(
     listener: &Listener,
     timer: &Timer,
     stream: AbuseGuard<WriteBatch<S>>,
-    outlet: &BatchFlusher<S>,
+    flusher: &BatchFlusher<S>,
 ) -> Option<Connection<AbuseGuard<WriteBatch<S>>, Bytes>> {
     let settings = listener.settings();
     timer.set(core.tick() + settings.timeouts.head);
-    let begun = Builder::new()
+    let handshake_future = Builder::new()
         .max_concurrent_streams(MAX_CLIENT_STREAMS)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -205,23 +207,25 @@ async fn handshake<S: ByteStream>(
         .max_local_error_reset_streams(Some(MAX_LOCAL_RESETS))
         .enable_connect_protocol()
         .handshake(stream);
-    let mut begun = Box::pin(begun);
-    let mut parting = false;
-    let met = poll_fn(|cx| {
-        let met = begun.as_mut().poll(cx);
-        outlet.flush(cx);
-        match met {
-            Poll::Ready(met) => Poll::Ready(met.map_err(|_| Some(Reason::BadRequest))),
-            Poll::Pending if timer.fired() => Poll::Ready(Err((!parting).then_some(Reason::ClientTimeout))),
+    let mut handshake_future = Box::pin(handshake_future);
+    let mut shutdown_seen = false;
+    let outcome = poll_fn(|cx| {
+        let poll = handshake_future.as_mut().poll(cx);
+        flusher.flush(cx);
+        match poll {
+            Poll::Ready(result) => Poll::Ready(result.map_err(|_| Some(Reason::BadRequest))),
+            Poll::Pending if timer.fired() => {
+                Poll::Ready(Err((!shutdown_seen).then_some(Reason::ClientTimeout)))
+            }
             Poll::Pending => {
-                if core.stopping.get() && !std::mem::replace(&mut parting, true) {
+                if core.stopping.get() && !std::mem::replace(&mut shutdown_seen, true) {
                     timer.set(core.idle_deadline());
                 }
                 Poll::Pending
             }
         }
     });
-    match met.await {
+    match outcome.await {
         Ok(connection) => Some(connection),
         Err(reason) => {
             if let Some(reason) = reason {
@@ -285,7 +289,7 @@ impl<S: ByteStream> H2ServerConnection<S> {
                     if !self.update_lifecycle() {
                         return Poll::Pending;
                     }
-                    if self.final_deadline.is_some_and(|last| self.core.now() >= last) {
+                    if self.final_deadline.is_some_and(|deadline| self.core.now() >= deadline) {
                         return Poll::Ready(());
                     }
                 }
@@ -295,10 +299,10 @@ impl<S: ByteStream> H2ServerConnection<S> {
 
     /// Sends the buffered bytes, and records the time since which the client accepts none.
     fn send(&self, cx: &mut Context<'_>) {
-        let moved = self.flusher.flush(cx) > 0;
-        let stuck = &self.shared.abuse_monitor.blocked_since;
-        let since = stuck.get().filter(|_| !moved);
-        stuck.set(self.flusher.has_unsent().then(|| since.unwrap_or_else(|| self.core.now())));
+        let wrote = self.flusher.flush(cx) > 0;
+        let blocked_since = &self.shared.abuse_monitor.blocked_since;
+        let previous = blocked_since.get().filter(|_| !wrote);
+        blocked_since.set(self.flusher.has_unsent().then(|| previous.unwrap_or_else(|| self.core.now())));
     }
 
     /// Decides whether the connection should end, and when to check again, as nothing more has arrived.
@@ -306,30 +310,31 @@ impl<S: ByteStream> H2ServerConnection<S> {
     fn update_lifecycle(&mut self) -> bool {
         let now = self.core.tick();
         let settings = self.listener.settings();
-        let watch = &self.shared.abuse_monitor;
+        let monitor = &self.shared.abuse_monitor;
         // Bytes that the socket has not accepted belong to some response; the time limit for that is below.
-        let busy = self.shared.streams.get() > 0 || watch.blocked_since.get().is_some();
+        let busy = self.shared.streams.get() > 0 || monitor.blocked_since.get().is_some();
         if busy {
             (self.idle_from, self.drained_since) = (now, None);
-            let needs = CONNECTION + self.shared.streams.get() * STREAM;
-            if self.memory_reservation.bytes() >= 2 * needs {
+            let needed = CONNECTION_MEMORY + self.shared.streams.get() * STREAM_MEMORY;
+            if self.memory_reservation.bytes() >= 2 * needed {
                 // One remaining stream does not hold the budget of an earlier burst. A decrease cannot fail.
-                let _ = self.memory_reservation.set(&self.core.limits.memory, needs);
+                let _ = self.memory_reservation.set(&self.core.limits.memory, needed);
             }
         } else if now >= self.idle_from + IDLE_MEMORY_RELEASE {
             // A decrease cannot fail.
-            let _ = self.memory_reservation.set(&self.core.limits.memory, CONNECTION);
+            let _ = self.memory_reservation.set(&self.core.limits.memory, CONNECTION_MEMORY);
         }
         let ending = self.core.stopping.get() || self.listener.is_closed();
         if ending && self.awaiting_first_request {
             self.first_request_deadline.get_or_insert_with(|| self.core.idle_deadline());
         }
-        let awaited = self.first_request_deadline.filter(|until| self.awaiting_first_request && now < *until);
-        let idle = self.idle_from + settings.timeouts.idle;
-        let leaves = self.shared.draining.get() || watch.is_error_budget_spent();
+        let first_request_until =
+            self.first_request_deadline.filter(|deadline| self.awaiting_first_request && now < *deadline);
+        let idle_deadline = self.idle_from + settings.timeouts.idle;
+        let should_drain = self.shared.draining.get() || monitor.is_error_budget_spent();
         if !self.goaway_sent
             && self.final_deadline.is_none()
-            && ((ending && awaited.is_none()) || leaves || (!busy && now >= idle))
+            && ((ending && first_request_until.is_none()) || should_drain || (!busy && now >= idle_deadline))
         {
             // A first GOAWAY announces the end; after the client's acknowledgement, a second one names the
             // last stream that is served. Requests that the client sends in between are served, too.
@@ -337,7 +342,7 @@ impl<S: ByteStream> H2ServerConnection<S> {
             self.connection.graceful_shutdown();
             return true;
         }
-        if watch.closing.get() {
+        if monitor.closing.get() {
             self.final_deadline.get_or_insert(now + LINGER);
         }
         if self.goaway_sent && !busy {
@@ -345,24 +350,34 @@ impl<S: ByteStream> H2ServerConnection<S> {
         }
         // A client that still reads the bytes in transit sends a WINDOW_UPDATE at times; closing earlier
         // would lose them.
-        let parted = self.drained_since.map(|since| {
+        let drained_deadline = self.drained_since.map(|drained_since| {
             let grace = if ending { self.core.idle_grace.get() } else { LINGER };
-            (since.max(watch.last_received()) + grace).min(since + settings.timeouts.body.max(grace))
+            (drained_since.max(monitor.last_received()) + grace)
+                .min(drained_since + settings.timeouts.body.max(grace))
         });
         // A client that does not accept the responses to its requests.
-        let stuck = watch.blocked_since.get().map(|since| since + settings.timeouts.body);
-        let over = [self.final_deadline, parted, stuck].into_iter().flatten().min();
-        if over.is_some_and(|over| now >= over) {
+        let stall_deadline =
+            monitor.blocked_since.get().map(|blocked_since| blocked_since + settings.timeouts.body);
+        let next_deadline =
+            [self.final_deadline, drained_deadline, stall_deadline].into_iter().flatten().min();
+        if next_deadline.is_some_and(|deadline| now >= deadline) {
             self.final_deadline = Some(now);
             return true;
         }
-        let calm = (!busy && self.memory_reservation.bytes() > CONNECTION)
+        let memory_release_at = (!busy && self.memory_reservation.bytes() > CONNECTION_MEMORY)
             .then(|| self.idle_from + IDLE_MEMORY_RELEASE);
-        let idle = (!busy && !self.goaway_sent).then_some(awaited.map_or(idle, |awaited| awaited.min(idle)));
+        let idle_check_at = (!busy && !self.goaway_sent)
+            .then_some(first_request_until.map_or(idle_deadline, |until| until.min(idle_deadline)));
         // With streams in flight, the client may stop reading without a further call of this: checked at
         // times.
-        let look = busy.then_some(now + settings.timeouts.body);
-        self.timer.set([over, idle, look, calm].into_iter().flatten().min().unwrap_or(Time(u64::MAX)));
+        let recheck_at = busy.then_some(now + settings.timeouts.body);
+        self.timer.set(
+            [next_deadline, idle_check_at, recheck_at, memory_release_at]
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(Time(u64::MAX)),
+        );
         false
     }
 
@@ -392,18 +407,18 @@ impl<S: ByteStream> H2ServerConnection<S> {
     fn begin_request(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         self.awaiting_first_request = false;
         let (head, body) = request.into_parts();
-        let refused = |respond, reason| {
+        let reject = |respond, reason| {
             reject_early(&self.core, &self.listener, &self.peer, &head, respond, reason);
         };
         if let Some(origin) = &self.sni
             && heads::request_host(&head).is_some_and(|host| origin.is_misdirected(host))
         {
-            return refused(respond, Reason::Misdirected);
+            return reject(respond, Reason::Misdirected);
         }
-        let straight = self.passthrough_head(&head);
-        let mut text = Vec::with_capacity(if straight.is_some() { 0 } else { 512 });
-        let told = match websocket::connect_protocol(&head) {
-            None if straight.is_some() => {
+        let passthrough = self.passthrough_head(&head);
+        let mut text = Vec::with_capacity(if passthrough.is_some() { 0 } else { 512 });
+        let framing_result = match websocket::connect_protocol(&head) {
+            None if passthrough.is_some() => {
                 Ok(if body.is_end_stream() { TextFraming::Empty } else { TextFraming::Chunks })
             }
             None => heads::request_text(&head, body.is_end_stream(), &mut text),
@@ -417,9 +432,9 @@ impl<S: ByteStream> H2ServerConnection<S> {
                 websocket::request_text(&head, nonce.as_flattened().try_into().unwrap_or_default(), &mut text)
                     .map(|()| TextFraming::Length)
             }
-            Some(_) => return refused(respond, Reason::NotImplemented),
+            Some(_) => return reject(respond, Reason::NotImplemented),
         };
-        let Ok(framing) = told else { return refused(respond, Reason::BadRequest) };
+        let Ok(framing) = framing_result else { return reject(respond, Reason::BadRequest) };
         if self.shared.streams.get() >= 2 * MAX_CLIENT_STREAMS as usize {
             // Streams that the client has reset, and that a member still processes, count as well.
             return respond.send_reset(Code::REFUSED_STREAM);
@@ -427,35 +442,35 @@ impl<S: ByteStream> H2ServerConnection<S> {
         let core = &self.core;
         if !self
             .memory_reservation
-            .grow(&core.limits.memory, CONNECTION + (self.shared.streams.get() + 1) * STREAM)
+            .grow(&core.limits.memory, CONNECTION_MEMORY + (self.shared.streams.get() + 1) * STREAM_MEMORY)
         {
-            return refused(respond, Reason::Memory);
+            return reject(respond, Reason::Memory);
         }
         if self.alert_state.should_leave(|| core.random_bits()) {
             self.shared.draining.set(true);
             self.shared.shedding.set(true);
         }
-        let guest = StreamGuard::enter(&self.shared);
+        let guard = StreamGuard::enter(&self.shared);
         let request = TextReader::new(text, framing, body);
-        let mut inbound = InboundStream::new(guest, &head, request, respond);
-        if let Some(found) = straight {
+        let mut inbound = InboundStream::new(guard, &head, request, respond);
+        if let Some(head_info) = passthrough {
             let style = self.listener.settings().forwarded;
             inbound = inbound.with_passthrough(grpc_passthrough::into_passthrough_call(
                 head,
-                found,
+                head_info,
                 style,
                 &self.shared.forwarded_fields,
             ));
         }
-        let link = PeerConnection::Other(Box::new(inbound));
+        let connection = PeerConnection::Other(Box::new(inbound));
         let (core, listener) = (Rc::clone(&self.core), Rc::clone(&self.listener));
-        let bond = match &self.binding {
+        let binding = match &self.binding {
             // Each request comes with its own cookie.
             Some(_) if listener.settings().affinity.is_some() => http::new_binding(&listener),
-            bond => bond.clone(),
+            binding => binding.clone(),
         };
         let client = Some(Rc::clone(&self.shared.client));
-        let served = http::serve(core, listener, (link, self.peer, Vec::new()), bond, client, None);
-        self.core.sessions.spawn(served);
+        let session = http::serve(core, listener, (connection, self.peer, Vec::new()), binding, client, None);
+        self.core.sessions.spawn(session);
     }
 }

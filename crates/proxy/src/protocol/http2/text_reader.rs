@@ -17,7 +17,7 @@ use super::{STREAM_WINDOW, fields, grpc_passthrough};
 
 /// The number of bytes read in pieces for which the peer's window is opened again at once. For fewer, it is
 /// opened when there is nothing else to do, and never if the message has ended by then.
-const STEP: usize = STREAM_WINDOW as usize / 4;
+const RELEASE_STEP: usize = STREAM_WINDOW as usize / 4;
 
 /// The way in which HTTP/1.1 marks the end of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,21 +93,21 @@ impl TextReader {
         self.release();
         let mut filled = 0;
         while filled < buffer.len() {
-            let room = &mut buffer[filled..];
+            let unfilled = &mut buffer[filled..];
             if self.returned < self.text.len() {
-                let most = room.len().min(self.text.len() - self.returned);
-                room[..most].copy_from_slice(&self.text[self.returned..self.returned + most]);
-                self.returned += most;
-                filled += most;
+                let len = unfilled.len().min(self.text.len() - self.returned);
+                unfilled[..len].copy_from_slice(&self.text[self.returned..self.returned + len]);
+                self.returned += len;
+                filled += len;
                 if self.returned == self.text.len() {
                     self.text.clear();
                     self.returned = 0;
                 }
             } else if self.content.has_remaining() {
-                let most = room.len().min(self.content.len());
-                self.content.copy_to_slice(&mut room[..most]);
-                self.unreleased += most;
-                filled += most;
+                let len = unfilled.len().min(self.content.len());
+                self.content.copy_to_slice(&mut unfilled[..len]);
+                self.unreleased += len;
+                filled += len;
                 if self.content.is_empty() && self.framing == TextFraming::Chunks {
                     self.text.extend_from_slice(b"\r\n");
                 }
@@ -125,10 +125,10 @@ impl TextReader {
 
     /// Opens the peer's windows again for the bytes that were read.
     fn release(&mut self) {
-        let owed = std::mem::take(&mut self.unreleased);
-        if owed > 0 {
+        let unreleased = std::mem::take(&mut self.unreleased);
+        if unreleased > 0 {
             // The amount cannot exceed what was received; a closed stream needs no window.
-            let _ = self.stream.flow_control().release_capacity(owed);
+            let _ = self.stream.flow_control().release_capacity(unreleased);
         }
     }
 
@@ -139,7 +139,7 @@ impl TextReader {
     /// The peer reset the stream.
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyFrame, h2::Error>> {
         loop {
-            if self.unreleased >= STEP {
+            if self.unreleased >= RELEASE_STEP {
                 self.release();
             }
             match self.stream.poll_data(cx) {
@@ -155,7 +155,7 @@ impl TextReader {
                     let trailers = ready!(self.stream.poll_trailers(cx))?;
                     self.ended = true;
                     return Poll::Ready(Ok(match trailers {
-                        Some(trailers) => BodyFrame::Trailers(self.trailers(trailers)),
+                        Some(trailers) => BodyFrame::Trailers(self.finish_trailers(trailers)),
                         None => BodyFrame::Content(Bytes::new(), true),
                     }));
                 }
@@ -169,7 +169,7 @@ impl TextReader {
     }
 
     /// Returns trailers in the form that is forwarded.
-    fn trailers(&mut self, mut trailers: HeaderMap) -> HeaderMap {
+    fn finish_trailers(&mut self, mut trailers: HeaderMap) -> HeaderMap {
         if let Some(strip) = self.strip {
             self.report = fields::take_report(&mut trailers, strip);
         }
@@ -180,7 +180,7 @@ impl TextReader {
 
     /// Fetches the next piece of the body, or its end.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let end = match self.stream.poll_data(cx) {
+        let trailers_poll = match self.stream.poll_data(cx) {
             Poll::Ready(Some(Ok(content))) => {
                 if self.framing == TextFraming::Chunks && !content.is_empty() {
                     self.text.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
@@ -192,7 +192,7 @@ impl TextReader {
             Poll::Ready(Some(Err(error))) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,
         };
-        match end {
+        match trailers_poll {
             Poll::Ready(Ok(mut trailers)) => {
                 self.ended = true;
                 if let (Some(strip), Some(trailers)) = (self.strip, &mut trailers) {

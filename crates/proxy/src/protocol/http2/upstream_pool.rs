@@ -117,8 +117,8 @@ impl StreamSlot {
 
     /// Records that the response is no longer awaited. `patience` is the maximum time without any bytes from
     /// a member.
-    pub(super) fn record_abandoned(&self, patience: Duration) {
-        if self.connection.liveness.is_dead(patience, self.core.tick()) {
+    pub(super) fn record_abandoned(&self, silence_limit: Duration) {
+        if self.connection.liveness.is_dead(silence_limit, self.core.tick()) {
             self.connection.dead.set(true);
         }
     }
@@ -135,35 +135,37 @@ impl H2Pool {
     /// Returns a slot on an existing connection.
     fn find_slot(&self, core: &Rc<ThreadContext>) -> Option<StreamSlot> {
         let mut cx = Context::from_waker(Waker::noop());
-        let mut found = None;
-        self.open.borrow_mut().retain(|wire| {
-            if wire.is_closed_to_requests() {
+        let mut available = None;
+        self.open.borrow_mut().retain(|connection| {
+            if connection.is_closed_to_requests() {
                 return false;
             }
-            let mut sender = wire.sender.clone();
+            let mut sender = connection.sender.clone();
             match sender.poll_ready(&mut cx) {
                 // The connection has ended, or accepts no more requests: the member has sent GOAWAY.
                 Poll::Ready(Err(_)) => return false,
                 Poll::Ready(Ok(()))
-                    if wire.streams.get() < sender.current_max_send_streams().min(MAX_UPSTREAM_STREAMS) =>
+                    if connection.streams.get()
+                        < sender.current_max_send_streams().min(MAX_UPSTREAM_STREAMS) =>
                 {
-                    found = Some((Rc::clone(wire), sender));
+                    available = Some((Rc::clone(connection), sender));
                 }
                 Poll::Ready(Ok(())) | Poll::Pending => {}
             }
             true
         });
-        let (wire, sender) = found?;
-        wire.streams.set(wire.streams.get() + 1);
-        Some(StreamSlot { core: Rc::clone(core), connection: wire, sender })
+        let (connection, sender) = available?;
+        connection.streams.set(connection.streams.get() + 1);
+        Some(StreamSlot { core: Rc::clone(core), connection, sender })
     }
 
     /// Closes the connections without requests since `oldest`.
-    pub(crate) fn close_idle(&self, oldest: Time) {
-        let kept = |wire: &H2Connection| {
-            !wire.is_closed_to_requests() && (wire.streams.get() > 0 || wire.since.get() >= oldest)
+    pub(crate) fn close_idle(&self, unused_since: Time) {
+        let should_keep = |connection: &H2Connection| {
+            !connection.is_closed_to_requests()
+                && (connection.streams.get() > 0 || connection.since.get() >= unused_since)
         };
-        self.open.borrow_mut().retain(|wire| kept(wire));
+        self.open.borrow_mut().retain(|connection| should_keep(connection));
     }
 
     /// Sends no more requests on the existing connections: each ends with its requests in flight.
@@ -187,12 +189,12 @@ impl Drop for H2ConnectGuard<'_> {
 
 /// Returns a stream to the member of the request in flight on an existing connection.
 #[inline(never)]
-pub(crate) fn existing_stream(core: &Rc<ThreadContext>, trip: &InFlight) -> Option<PeerConnection> {
-    Some(stream_to_member(trip.upstream.http2_pool.find_slot(core)?, trip))
+pub(crate) fn existing_stream(core: &Rc<ThreadContext>, in_flight: &InFlight) -> Option<PeerConnection> {
+    Some(stream_to_member(in_flight.upstream.http2_pool.find_slot(core)?, in_flight))
 }
 
-fn stream_to_member(place: StreamSlot, trip: &InFlight) -> PeerConnection {
-    PeerConnection::Other(Box::new(OutboundStream::new(place, trip)))
+fn stream_to_member(slot: StreamSlot, in_flight: &InFlight) -> PeerConnection {
+    PeerConnection::Other(Box::new(OutboundStream::new(slot, in_flight)))
 }
 
 /// Returns a stream on a new connection if no existing one has room. Makes at most one connection: the code
@@ -202,29 +204,32 @@ fn stream_to_member(place: StreamSlot, trip: &InFlight) -> PeerConnection {
 /// No connection could be made, or the member ended it before a request could be sent.
 pub(crate) async fn reach(
     core: &Rc<ThreadContext>,
-    trip: &InFlight,
+    in_flight: &InFlight,
     timer: &Timer,
     deadline: Time,
     peer: &PeerAddresses,
 ) -> Result<PeerConnection, Reason> {
-    let wires = &trip.upstream.http2_pool;
+    let pool = &in_flight.upstream.http2_pool;
     loop {
-        let coming = wires.pending.borrow().as_ref().map(Rc::clone);
-        let Some(coming) = coming else {
-            let making = H2ConnectGuard { pool: wires, pending: Rc::default() };
-            *wires.pending.borrow_mut() = Some(Rc::clone(&making.pending));
-            let made = establish(core, trip, timer, deadline, peer).await.and_then(|wire| {
-                wires.open.borrow_mut().push(wire);
-                existing_stream(core, trip).ok_or(Reason::Reset)
+        let pending = pool.pending.borrow().as_ref().map(Rc::clone);
+        let Some(pending) = pending else {
+            let connect_guard = H2ConnectGuard { pool, pending: Rc::default() };
+            *pool.pending.borrow_mut() = Some(Rc::clone(&connect_guard.pending));
+            let result = establish(core, in_flight, timer, deadline, peer).await.and_then(|connection| {
+                pool.open.borrow_mut().push(connection);
+                existing_stream(core, in_flight).ok_or(Reason::Reset)
             });
             // A waiting request may have more time than this one: then it makes an attempt itself.
-            if !matches!(made, Err(Reason::TotalTimeout)) {
-                making.pending.outcome.set(Some(made.as_ref().map(|_| ()).map_err(|reason| *reason)));
+            if !matches!(result, Err(Reason::TotalTimeout)) {
+                connect_guard
+                    .pending
+                    .outcome
+                    .set(Some(result.as_ref().map(|_| ()).map_err(|reason| *reason)));
             }
-            return made;
+            return result;
         };
-        wait(core, trip, timer, deadline, &coming).await?;
-        if let Some(stream) = existing_stream(core, trip) {
+        wait(core, in_flight, timer, deadline, &pending).await?;
+        if let Some(stream) = existing_stream(core, in_flight) {
             return Ok(stream);
         }
     }
@@ -233,22 +238,22 @@ pub(crate) async fn reach(
 /// Waits for a connection that another request is making.
 async fn wait(
     core: &ThreadContext,
-    trip: &InFlight,
+    in_flight: &InFlight,
     timer: &Timer,
     deadline: Time,
-    coming: &PendingConnection,
+    pending: &PendingConnection,
 ) -> Result<(), Reason> {
-    timer.set(deadline.min(core.now() + trip.settings().timeouts.connect));
-    let mut done = std::pin::pin!(coming.done.notified());
+    timer.set(deadline.min(core.now() + in_flight.settings().timeouts.connect));
+    let mut done = std::pin::pin!(pending.done.notified());
     poll_fn(|cx| match done.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(coming.outcome.take().map_or(Ok(()), |outcome| {
+        Poll::Ready(()) => Poll::Ready(pending.outcome.take().map_or(Ok(()), |outcome| {
             // For the other waiting requests.
-            coming.outcome.set(Some(outcome));
+            pending.outcome.set(Some(outcome));
             outcome
         })),
         Poll::Pending if timer.fired() => {
-            let late = core.tick() >= deadline;
-            Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::ConnectTimeout }))
+            let is_late = core.tick() >= deadline;
+            Poll::Ready(Err(if is_late { Reason::TotalTimeout } else { Reason::ConnectTimeout }))
         }
         Poll::Pending => Poll::Pending,
     })
@@ -258,28 +263,28 @@ async fn wait(
 /// Makes a connection, and starts the task that drives it.
 async fn establish(
     core: &Rc<ThreadContext>,
-    trip: &InFlight,
+    in_flight: &InFlight,
     timer: &Timer,
     deadline: Time,
     peer: &PeerAddresses,
 ) -> Result<Rc<H2Connection>, Reason> {
-    let link = connect::connect_member(core, trip, timer, deadline, peer).await?;
-    let secure = link.scheme() == "https";
-    link.keepalive();
-    let ear = Rc::new(ConnectionLiveness::new(core.now()));
-    let met = Box::pin(handshake(link, core, &ear));
-    let (sender, connection, outlet) =
-        connect::with_connect_timeout(core, trip, timer, deadline, met).await?;
-    let tether = Rc::new(DriverSignal::default());
-    tokio::task::spawn_local(drive(Rc::clone(core), connection, outlet, Rc::clone(&tether)));
+    let stream = connect::connect_member(core, in_flight, timer, deadline, peer).await?;
+    let secure = stream.scheme() == "https";
+    stream.keepalive();
+    let liveness = Rc::new(ConnectionLiveness::new(core.now()));
+    let handshake_future = Box::pin(handshake(stream, core, &liveness));
+    let (sender, connection, flusher) =
+        connect::with_connect_timeout(core, in_flight, timer, deadline, handshake_future).await?;
+    let driver_signal = Rc::new(DriverSignal::default());
+    tokio::task::spawn_local(drive(Rc::clone(core), connection, flusher, Rc::clone(&driver_signal)));
     Ok(Rc::new(H2Connection {
         sender,
         secure,
         streams: Cell::new(0),
         since: Cell::new(core.now()),
-        liveness: ear,
+        liveness,
         dead: Cell::new(false),
-        driver: tether,
+        driver: driver_signal,
     }))
 }
 
@@ -288,30 +293,30 @@ async fn establish(
 async fn drive(
     core: Rc<ThreadContext>,
     mut connection: H2Driver,
-    outlet: BatchFlusher<PeerConnection>,
-    tether: Rc<DriverSignal>,
+    flusher: BatchFlusher<PeerConnection>,
+    driver_signal: Rc<DriverSignal>,
 ) {
     let mut timer: Option<Timer> = None;
     let ended = poll_fn(|cx| {
-        let ended = poll_driver(&mut connection, &outlet, cx);
+        let ended = poll_driver(&mut connection, &flusher, cx);
         if ended.is_ready() {
             return ended;
         }
         match &timer {
             Some(timer) if timer.fired() => {
-                outlet.abort();
+                flusher.abort();
                 return Poll::Ready(Ok(()));
             }
             Some(_) => {}
-            None if tether.unused.get() => {
-                let last = core.wheel.timer(cx.waker());
-                last.set(core.tick() + LINGER);
-                timer = Some(last);
+            None if driver_signal.unused.get() => {
+                let linger_timer = core.wheel.timer(cx.waker());
+                linger_timer.set(core.tick() + LINGER);
+                timer = Some(linger_timer);
             }
             // A task's waker never changes.
             None => {
-                let waker = tether.waker.take().unwrap_or_else(|| cx.waker().clone());
-                tether.waker.set(Some(waker));
+                let waker = driver_signal.waker.take().unwrap_or_else(|| cx.waker().clone());
+                driver_signal.waker.set(Some(waker));
             }
         }
         Poll::Pending
@@ -326,24 +331,24 @@ type H2Driver = h2::client::Connection<MonitoredConnection, Bytes>;
 /// Drives a connection as far as possible.
 fn poll_driver(
     connection: &mut H2Driver,
-    outlet: &BatchFlusher<PeerConnection>,
+    flusher: &BatchFlusher<PeerConnection>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), h2::Error>> {
     let ended = Pin::new(connection).poll(cx);
-    outlet.flush(cx);
+    flusher.flush(cx);
     ended
 }
 
 /// Begins HTTP/2, and waits for the member's settings. Only they show how many streams it accepts, and that
 /// it speaks HTTP/2 at all.
 async fn handshake(
-    link: PeerConnection,
+    stream: PeerConnection,
     core: &Rc<ThreadContext>,
-    ear: &Rc<ConnectionLiveness>,
+    liveness: &Rc<ConnectionLiveness>,
 ) -> io::Result<(SendRequest<Bytes>, H2Driver, BatchFlusher<PeerConnection>)> {
-    let (batch, outlet) = new_write_batch(link);
-    let link = MonitoredConnection::new(batch, core, ear);
-    let begun = Builder::new()
+    let (batched, flusher) = new_write_batch(stream);
+    let monitored = MonitoredConnection::new(batched, core, liveness);
+    let handshake_result = Builder::new()
         .enable_push(false)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -351,22 +356,22 @@ async fn handshake(
         .max_send_buffer_size(SEND_BUFFER)
         .max_local_error_reset_streams(Some(MAX_LOCAL_RESETS))
         .initial_max_send_streams(0)
-        .handshake(link)
+        .handshake(monitored)
         .await;
-    let (sender, mut connection) = begun.map_err(other)?;
+    let (sender, mut connection) = handshake_result.map_err(to_io_error)?;
     poll_fn(|cx| {
-        let ended = poll_driver(&mut connection, &outlet, cx);
+        let ended = poll_driver(&mut connection, &flusher, cx);
         if sender.current_max_send_streams() > 0 {
             return Poll::Ready(Ok::<(), io::Error>(()));
         }
-        ready!(ended).map_err(other)?;
+        ready!(ended).map_err(to_io_error)?;
         Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
     })
     .await?;
-    Ok((sender, connection, outlet))
+    Ok((sender, connection, flusher))
 }
 
-fn other(error: h2::Error) -> io::Error {
+fn to_io_error(error: h2::Error) -> io::Error {
     if error.is_io() {
         error.into_io().unwrap_or_else(|| io::ErrorKind::Other.into())
     } else {

@@ -52,22 +52,22 @@ pub(super) fn request_text(
 }
 
 /// Converts a member's 101 into the response on a stream.
-pub(super) fn accept_upgrade(answer: &mut http::Response<()>) {
-    *answer.status_mut() = StatusCode::OK;
-    answer.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
+pub(super) fn accept_upgrade(response: &mut http::Response<()>) {
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
 }
 
 /// Encodes bytes as in RFC 4648 section 4, padded.
 fn base64(bytes: [u8; 16]) -> [u8; 24] {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = [b'='; 24];
-    for (three, four) in bytes.chunks(3).zip(text.chunks_mut(4)) {
+    for (input, output) in bytes.chunks(3).zip(text.chunks_mut(4)) {
         let mut bits = [0; 4];
-        bits[1..1 + three.len()].copy_from_slice(three);
+        bits[1..1 + input.len()].copy_from_slice(input);
         let bits = u32::from_be_bytes(bits);
         // One digit more than bytes.
-        for (place, digit) in four.iter_mut().take(three.len() + 1).enumerate() {
-            *digit = DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
+        for (position, digit) in output.iter_mut().take(input.len() + 1).enumerate() {
+            *digit = DIGITS[(bits >> (18 - 6 * position) & 63) as usize];
         }
     }
     text
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    fn asks(protocol: &'static str) -> request::Parts {
+    fn connect_request(protocol: &'static str) -> request::Parts {
         let head = http::Request::connect("https://web.example/chat?x")
             .extension(Protocol::from_static(protocol))
             .header("sec-websocket-version", "13")
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn a_connect_becomes_an_upgrade() {
-        let head = asks("websocket");
-        assert!(is_websocket(&head) && !is_websocket(&asks("connect-udp")));
+        let head = connect_request("websocket");
+        assert!(is_websocket(&head) && !is_websocket(&connect_request("connect-udp")));
         let mut text = Vec::new();
         request_text(&head, *b"the sample nonce", &mut text).expect("told");
         // The key and its nonce are those of RFC 6455 section 1.3.
@@ -103,7 +103,7 @@ mod tests {
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         );
         let mut marks = MarkedFields::new();
-        let read = http1::request(&text, 4096, &mut marks).expect("good");
-        assert!(read.upgrade && !read.keep_alive && read.body == BodyFraming::Done);
+        let parsed = http1::request(&text, 4096, &mut marks).expect("good");
+        assert!(parsed.upgrade && !parsed.keep_alive && parsed.body == BodyFraming::Done);
     }
 }

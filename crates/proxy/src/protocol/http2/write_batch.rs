@@ -34,30 +34,30 @@ struct BatchBuffer<S> {
 }
 
 pub(super) fn new_write_batch<S: ByteStream>(stream: S) -> (WriteBatch<S>, BatchFlusher<S>) {
-    let kept = Rc::new(RefCell::new(BatchBuffer {
+    let buffer = Rc::new(RefCell::new(BatchBuffer {
         stream,
         bytes: Vec::new(),
         sent: 0,
         initial_capacity: 0,
         failed: None,
     }));
-    (WriteBatch(Rc::clone(&kept)), BatchFlusher(kept))
+    (WriteBatch(Rc::clone(&buffer)), BatchFlusher(buffer))
 }
 
 impl<S: ByteStream> BatchFlusher<S> {
     /// Sends the buffered bytes and returns how many were sent. The socket takes the rest later: the task is
     /// woken then.
     pub(super) fn flush(&self, cx: &mut Context<'_>) -> usize {
-        let kept = &mut *self.0.borrow_mut();
-        let before = kept.unsent_len();
-        if let Poll::Ready(Err(error)) = kept.poll_write_out(cx)
-            && kept.failed.is_none()
+        let buffer = &mut *self.0.borrow_mut();
+        let unsent_before = buffer.unsent_len();
+        if let Poll::Ready(Err(error)) = buffer.poll_write_out(cx)
+            && buffer.failed.is_none()
         {
             // `h2` gets the error when it writes or reads again, which it does at once.
-            kept.failed = Some(error.kind());
+            buffer.failed = Some(error.kind());
             cx.waker().wake_by_ref();
         }
-        before - kept.unsent_len()
+        unsent_before - buffer.unsent_len()
     }
 
     /// Makes closing a reset: no task should wait for a peer that does not read.
@@ -67,8 +67,8 @@ impl<S: ByteStream> BatchFlusher<S> {
 
     /// Returns `true` if there are bytes that the socket has not accepted yet.
     pub(super) fn has_unsent(&self) -> bool {
-        let kept = self.0.borrow();
-        kept.failed.is_none() && kept.unsent_len() > 0
+        let buffer = self.0.borrow();
+        buffer.failed.is_none() && buffer.unsent_len() > 0
     }
 }
 
@@ -98,34 +98,30 @@ impl<S: ByteStream> BatchBuffer<S> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_append(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let all: usize = parts.iter().map(|part| part.len()).sum();
-        if self.bytes.len() + all > MAX_BUFFERED {
+    fn poll_append(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if self.bytes.len() + total > MAX_BUFFERED {
             ready!(self.poll_write_out(cx))?;
-            if all > MAX_BUFFERED {
-                return Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+            if total > MAX_BUFFERED {
+                return Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
             }
         }
         self.failed()?;
         if self.bytes.capacity() == 0 {
-            self.bytes.reserve(self.initial_capacity.max(all));
+            self.bytes.reserve(self.initial_capacity.max(total));
         }
-        for part in parts {
-            self.bytes.extend_from_slice(part);
+        for buf in bufs {
+            self.bytes.extend_from_slice(buf);
         }
-        Poll::Ready(Ok(all))
+        Poll::Ready(Ok(total))
     }
 }
 
 impl<S: ByteStream> AsyncRead for WriteBatch<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let kept = &mut *self.0.borrow_mut();
-        kept.failed()?;
-        Pin::new(&mut kept.stream).poll_read(cx, space)
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let buffer = &mut *self.0.borrow_mut();
+        buffer.failed()?;
+        Pin::new(&mut buffer.stream).poll_read(cx, buf)
     }
 }
 
@@ -137,9 +133,9 @@ impl<S: ByteStream> AsyncWrite for WriteBatch<S> {
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.0.borrow_mut().poll_append(cx, parts)
+        self.0.borrow_mut().poll_append(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -152,9 +148,9 @@ impl<S: ByteStream> AsyncWrite for WriteBatch<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let kept = &mut *self.0.borrow_mut();
-        ready!(kept.poll_write_out(cx))?;
-        Pin::new(&mut kept.stream).poll_shutdown(cx)
+        let buffer = &mut *self.0.borrow_mut();
+        ready!(buffer.poll_write_out(cx))?;
+        Pin::new(&mut buffer.stream).poll_shutdown(cx)
     }
 }
 
@@ -170,7 +166,7 @@ mod tests {
     #[derive(Default)]
     struct LimitedSocket {
         writes: Vec<usize>,
-        room: usize,
+        write_capacity: usize,
         broken: bool,
     }
 
@@ -191,11 +187,11 @@ mod tests {
             if self.broken {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
-            let sent = bytes.len().min(self.room);
+            let sent = bytes.len().min(self.write_capacity);
             if sent == 0 {
                 return Poll::Pending;
             }
-            self.room -= sent;
+            self.write_capacity -= sent;
             self.writes.push(sent);
             Poll::Ready(Ok(sent))
         }
@@ -219,49 +215,51 @@ mod tests {
     #[test]
     fn a_turn_is_one_write() {
         let cx = &mut Context::from_waker(Waker::noop());
-        let (mut one, outlet) =
-            new_write_batch(LimitedSocket { room: usize::MAX, ..LimitedSocket::default() });
+        let (mut batch, flusher) =
+            new_write_batch(LimitedSocket { write_capacity: usize::MAX, ..LimitedSocket::default() });
         for size in [9, 1029, 9, 20] {
-            assert_eq!(write(&mut one, cx, size), Poll::Ready(Some(size)));
-            assert!(Pin::new(&mut one).poll_flush(cx).is_ready());
+            assert_eq!(write(&mut batch, cx, size), Poll::Ready(Some(size)));
+            assert!(Pin::new(&mut batch).poll_flush(cx).is_ready());
         }
-        assert!(outlet.0.borrow().stream.writes.is_empty());
-        assert!(outlet.has_unsent());
-        assert_eq!((outlet.flush(cx), outlet.flush(cx)), (1067, 0));
-        assert!(!outlet.has_unsent());
-        assert_eq!(outlet.0.borrow().stream.writes, [1067]);
+        assert!(flusher.0.borrow().stream.writes.is_empty());
+        assert!(flusher.has_unsent());
+        assert_eq!((flusher.flush(cx), flusher.flush(cx)), (1067, 0));
+        assert!(!flusher.has_unsent());
+        assert_eq!(flusher.0.borrow().stream.writes, [1067]);
         // A large write is sent at once and not buffered.
-        assert_eq!(write(&mut one, cx, 9), Poll::Ready(Some(9)));
-        assert_eq!(write(&mut one, cx, MAX_BUFFERED + 1), Poll::Ready(Some(MAX_BUFFERED + 1)));
-        assert_eq!(outlet.0.borrow().stream.writes, [1067, 9, MAX_BUFFERED + 1]);
+        assert_eq!(write(&mut batch, cx, 9), Poll::Ready(Some(9)));
+        assert_eq!(write(&mut batch, cx, MAX_BUFFERED + 1), Poll::Ready(Some(MAX_BUFFERED + 1)));
+        assert_eq!(flusher.0.borrow().stream.writes, [1067, 9, MAX_BUFFERED + 1]);
     }
 
     #[test]
     fn no_more_is_kept_than_that() {
         let cx = &mut Context::from_waker(Waker::noop());
-        let (mut one, outlet) = new_write_batch(LimitedSocket { room: 1000, ..LimitedSocket::default() });
-        assert_eq!(write(&mut one, cx, MAX_BUFFERED - 10), Poll::Ready(Some(MAX_BUFFERED - 10)));
-        assert_eq!((outlet.flush(cx), outlet.flush(cx)), (1000, 0));
-        assert!(outlet.has_unsent());
+        let (mut batch, flusher) =
+            new_write_batch(LimitedSocket { write_capacity: 1000, ..LimitedSocket::default() });
+        assert_eq!(write(&mut batch, cx, MAX_BUFFERED - 10), Poll::Ready(Some(MAX_BUFFERED - 10)));
+        assert_eq!((flusher.flush(cx), flusher.flush(cx)), (1000, 0));
+        assert!(flusher.has_unsent());
         // The peer does not read.
-        assert_eq!(write(&mut one, cx, 11), Poll::Pending);
-        assert_eq!(write(&mut one, cx, 10), Poll::Ready(Some(10)));
-        outlet.0.borrow_mut().stream.room = usize::MAX;
-        assert!(Pin::new(&mut one).poll_shutdown(cx).is_ready());
-        assert_eq!(outlet.0.borrow().stream.writes, [1000, MAX_BUFFERED - 1000]);
+        assert_eq!(write(&mut batch, cx, 11), Poll::Pending);
+        assert_eq!(write(&mut batch, cx, 10), Poll::Ready(Some(10)));
+        flusher.0.borrow_mut().stream.write_capacity = usize::MAX;
+        assert!(Pin::new(&mut batch).poll_shutdown(cx).is_ready());
+        assert_eq!(flusher.0.borrow().stream.writes, [1000, MAX_BUFFERED - 1000]);
     }
 
     #[test]
     fn what_cannot_be_sent_is_an_error_of_whatever_comes_next() {
         let cx = &mut Context::from_waker(Waker::noop());
-        let (mut one, outlet) = new_write_batch(LimitedSocket { broken: true, ..LimitedSocket::default() });
-        assert_eq!(write(&mut one, cx, 9), Poll::Ready(Some(9)));
-        outlet.flush(cx);
-        assert_eq!(write(&mut one, cx, 9), Poll::Ready(None));
-        assert!(matches!(Pin::new(&mut one).poll_flush(cx), Poll::Ready(Err(_))));
-        let mut space = [0; 9];
+        let (mut batch, flusher) =
+            new_write_batch(LimitedSocket { broken: true, ..LimitedSocket::default() });
+        assert_eq!(write(&mut batch, cx, 9), Poll::Ready(Some(9)));
+        flusher.flush(cx);
+        assert_eq!(write(&mut batch, cx, 9), Poll::Ready(None));
+        assert!(matches!(Pin::new(&mut batch).poll_flush(cx), Poll::Ready(Err(_))));
+        let mut buf = [0; 9];
         assert!(matches!(
-            Pin::new(&mut one).poll_read(cx, &mut ReadBuf::new(&mut space)),
+            Pin::new(&mut batch).poll_read(cx, &mut ReadBuf::new(&mut buf)),
             Poll::Ready(Err(_))
         ));
     }

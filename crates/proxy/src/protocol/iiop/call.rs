@@ -20,7 +20,7 @@ pub(super) struct GiopCall {
     pub(super) id: u32,
     /// The session's number of the request, which is never reused.
     pub(super) serial: u64,
-    pub(super) form: MessageFormat,
+    pub(super) format: MessageFormat,
     pub(super) kind: CallKind,
     /// The message as it arrived, with its header: it may have to be sent again.
     pub(super) message: Vec<u8>,
@@ -32,7 +32,7 @@ pub(super) struct GiopCall {
     pub(super) tried: Vec<MemberId>,
     /// Whether it was sent again because a member closed its connection.
     pub(super) resent: bool,
-    pub(super) begun: Time,
+    pub(super) started_at: Time,
     /// In a side-car: the meter that counts the request.
     pub(super) meter: MeterGuard,
 }
@@ -50,16 +50,18 @@ pub(super) enum CallKind {
 
 impl GiopCall {
     /// Redirects the client.
-    pub(super) fn reply_forward(self, to: &Ior) {
+    pub(super) fn reply_forward(self, ior: &Ior) {
         match self.kind {
-            CallKind::Locate => self.write_reply(|out, form, id| write::locate_forward(out, form, id, to)),
-            _ => self.write_reply(|out, form, id| write::forward(out, form, id, to)),
+            CallKind::Locate => {
+                self.write_reply(|out, format, id| write::locate_forward(out, format, id, ior))
+            }
+            _ => self.write_reply(|out, format, id| write::forward(out, format, id, ior)),
         }
     }
 
     /// Answers that the object is here, or does not exist.
-    pub(super) fn reply_located(self, here: bool) {
-        self.write_reply(|out, form, id| write::locate_status(out, form, id, here));
+    pub(super) fn reply_located(self, is_here: bool) {
+        self.write_reply(|out, format, id| write::locate_status(out, format, id, is_here));
     }
 
     /// Answers that there is no such object.
@@ -75,13 +77,13 @@ impl GiopCall {
         let session = &self.session;
         let pool = session.listener.pool();
         pool.group.record_rejection(session.core.index, reason);
-        let broken = matches!(reason, Reason::ConnectFailed | Reason::ConnectTimeout | Reason::Reset);
-        if broken && pool.group.side_car.is_some() {
+        let member_failed = matches!(reason, Reason::ConnectFailed | Reason::ConnectTimeout | Reason::Reset);
+        if member_failed && pool.group.side_car.is_some() {
             drop(pool);
             return self.reply_server_gone(reason);
         }
         drop(pool);
-        let why = match reason {
+        let exception = match reason {
             Reason::Reset => SystemException::COMM_FAILURE,
             Reason::AnswerTimeout | Reason::TotalTimeout => TIMEOUT,
             Reason::BadRequest => SystemException::MARSHAL,
@@ -89,14 +91,14 @@ impl GiopCall {
             // A later attempt may succeed.
             _ => SystemException::TRANSIENT,
         };
-        self.reply_exception(&why);
+        self.reply_exception(&exception);
     }
 
     /// Sends a member's reply to this request's client.
-    pub(super) fn reply(self, message: &mut [u8], piece: Option<usize>) {
+    pub(super) fn reply(self, message: &mut [u8], fragment_len: Option<usize>) {
         // The message has a request ID, by which it was found.
         if rewrite::set_id(message, self.id).is_ok() {
-            self.session.write_reply(message, piece);
+            self.session.write_reply(message, fragment_len);
         }
         self.record_latency();
     }
@@ -113,14 +115,14 @@ impl GiopCall {
         let message = GiopMessage::parse(&self.message)?;
         match &message.content {
             MessageContent::Request(request) => {
-                let asked = request.target.key();
-                let key = key(asked).or(asked).unwrap_or_default();
+                let requested_key = request.target.key();
+                let key = key(requested_key).or(requested_key).unwrap_or_default();
                 let context = code_sets.map(|data| ServiceContext { id: CODE_SETS, data });
-                let change = rewrite::GiopRewrite { id, key, context };
-                rewrite::request(&message.header, &self.message, request, &change, out)
+                let changes = rewrite::GiopRewrite { id, key, context };
+                rewrite::request(&message.header, &self.message, request, &changes, out)
             }
             MessageContent::LocateRequest(request) if let Some(key) = key(request.target.key()) => {
-                write::locate_request(out, self.form, id, &TargetAddress::Key(key));
+                write::locate_request(out, self.format, id, &TargetAddress::Key(key));
                 Ok(())
             }
             _ => {
@@ -137,21 +139,23 @@ impl GiopCall {
     fn reply_server_gone(self, reason: Reason) {
         let view = self.session.listener.pool().view();
         let iiop = view.published.settings.iiop.as_ref();
-        let home = iiop.and_then(|iiop| iiop.home.as_ref()).filter(|_| reason != Reason::Reset);
-        let asked = match GiopMessage::parse(&self.message).map(|message| message.content) {
+        let home_ior = iiop.and_then(|iiop| iiop.home.as_ref()).filter(|_| reason != Reason::Reset);
+        let request = match GiopMessage::parse(&self.message).map(|message| message.content) {
             Ok(MessageContent::Request(request)) if self.kind == CallKind::Request => Some(request),
             _ => None,
         };
-        match (home, asked) {
+        match (home_ior, request) {
             // The balancer itself sends this request, to find out whether to redirect clients here.
-            (Some(_), Some(asked)) if asked.operation == b"_non_existent" => {
+            (Some(_), Some(request)) if request.operation == b"_non_existent" => {
                 self.reply_exception(&SystemException {
                     completed: CompletionStatus::No,
                     ..SystemException::COMM_FAILURE
                 });
             }
-            (Some(home), Some(asked)) if iiop.is_some_and(|iiop| iiop.is_shared(asked.target.key())) => {
-                self.reply_forward(home);
+            (Some(home_ior), Some(request))
+                if iiop.is_some_and(|iiop| iiop.is_shared(request.target.key())) =>
+            {
+                self.reply_forward(home_ior);
             }
             _ => {
                 self.session.write_queue.close();
@@ -163,20 +167,22 @@ impl GiopCall {
     /// Records the latency, as the request has ended.
     pub(super) fn record_latency(&self) {
         let now = self.session.core.now();
-        self.session.listener.pool().counters().latency.record(now.since(self.begun));
+        self.session.listener.pool().counters().latency.record(now.since(self.started_at));
     }
 
-    fn reply_exception(self, why: &SystemException<'_>) {
+    fn reply_exception(self, exception: &SystemException<'_>) {
         match self.kind {
-            CallKind::Locate => self.write_reply(|out, form, id| write::locate_exception(out, form, id, why)),
-            _ => self.write_reply(|out, form, id| write::exception(out, form, id, why)),
+            CallKind::Locate => {
+                self.write_reply(|out, format, id| write::locate_exception(out, format, id, exception))
+            }
+            _ => self.write_reply(|out, format, id| write::exception(out, format, id, exception)),
         }
     }
 
     fn write_reply(self, write: impl FnOnce(&mut Vec<u8>, MessageFormat, u32)) {
         if self.kind != CallKind::Oneway {
             let mut out = self.session.core.take_vector();
-            write(&mut out, self.form, self.id);
+            write(&mut out, self.format, self.id);
             self.session.write_queue.push(&out);
             self.session.core.recycle(out);
         }

@@ -45,7 +45,7 @@ pub(super) struct GiopConnection {
     write_queue: WriteQueue,
     /// The requests by their ID on this connection.
     calls: RefCell<BTreeMap<u32, PendingCall>>,
-    next: Cell<u32>,
+    next_id: Cell<u32>,
     /// Whether the agreement on code sets was sent.
     code_sets_sent: Cell<bool>,
     /// Whether the connection accepts no more requests.
@@ -89,7 +89,7 @@ impl GiopConnection {
             sharing_key,
             write_queue: WriteQueue::new(socket),
             calls: RefCell::default(),
-            next: Cell::new(1),
+            next_id: Cell::new(1),
             code_sets_sent: Cell::new(false),
             closing: Cell::new(false),
             quiet_since: Cell::new(now),
@@ -101,9 +101,9 @@ impl GiopConnection {
     }
 
     /// Returns `true` if the connection accepts requests with these properties for this member.
-    pub(super) fn accepts(&self, member: MemberId, manner: &SharingKey) -> bool {
-        let open = !self.closing.get() && !self.write_queue.is_closed();
-        open && self.member == member && self.sharing_key == *manner
+    pub(super) fn accepts(&self, member: MemberId, sharing_key: &SharingKey) -> bool {
+        let is_open = !self.closing.get() && !self.write_queue.is_closed();
+        is_open && self.member == member && self.sharing_key == *sharing_key
     }
 
     /// Returns the number of requests in flight. Oneways count only by the bytes that the member has not read
@@ -125,46 +125,47 @@ impl GiopConnection {
     }
 
     /// Sends a request, and keeps it for its reply, if there will be one.
-    pub(super) fn send(self: &Rc<Self>, call: GiopCall, trip: InFlight, now: Time) {
-        let id = self.next.get();
-        self.next.set(id.wrapping_add(1));
-        let fresh = !self.code_sets_sent.replace(true);
-        let code_sets = self.sharing_key.code_sets.as_deref().filter(|_| fresh);
+    pub(super) fn send(self: &Rc<Self>, call: GiopCall, in_flight: InFlight, now: Time) {
+        let id = self.next_id.get();
+        self.next_id.set(id.wrapping_add(1));
+        let is_first = !self.code_sets_sent.replace(true);
+        let code_sets = self.sharing_key.code_sets.as_deref().filter(|_| is_first);
         let core = Rc::clone(&call.session.core);
         let mut bytes = core.take_vector();
-        let view = Rc::clone(trip.view());
+        let view = Rc::clone(in_flight.view());
         let iiop = view.published.settings.iiop.as_ref();
-        let key = |asked: Option<&[u8]>| iiop.and_then(|iiop| iiop.key_at(trip.name(), asked));
+        let key =
+            |requested_key: Option<&[u8]>| iiop.and_then(|iiop| iiop.key_at(in_flight.name(), requested_key));
         if call.rewrite_for_member(id, key, code_sets, &mut bytes).is_err() {
-            trip.abandon();
+            in_flight.abandon();
             return call.reply_failure(Reason::BadRequest);
         }
-        trip.counters().bytes_out.add(bytes.len() as u64);
+        in_flight.counters().bytes_out.add(bytes.len() as u64);
         self.write_queue.push_fragmented(&bytes, call.first_fragment_len);
         self.quiet_since.set(now);
         core.recycle(bytes);
         if call.kind == CallKind::Oneway {
             call.record_latency();
-            trip.finish_neutral(now);
+            in_flight.finish_neutral(now);
             return;
         }
-        let patience = trip.settings().timeouts.per_try;
-        let due = if patience.is_zero() { NEVER } else { now + patience };
+        let timeout = in_flight.settings().timeouts.per_try;
+        let deadline = if timeout.is_zero() { NEVER } else { now + timeout };
         call.session.record_placement(&call, self, id);
-        self.calls.borrow_mut().insert(id, PendingCall { call, in_flight: trip, deadline: due });
-        if due != NEVER {
+        self.calls.borrow_mut().insert(id, PendingCall { call, in_flight, deadline });
+        if deadline != NEVER {
             self.write_queue.wake_reader();
         }
     }
 
     /// Notifies the member that this reply is no longer awaited.
     pub(super) fn cancel(&self, id: u32) {
-        let placed = self.calls.borrow_mut().remove(&id);
-        let Some(PendingCall { call, in_flight: trip, .. }) = placed else { return };
+        let pending_call = self.calls.borrow_mut().remove(&id);
+        let Some(PendingCall { call, in_flight, .. }) = pending_call else { return };
         self.send_cancel(&call, id);
         let now = call.session.core.now();
-        trip.counters().client_left.add(1);
-        trip.client_left(now);
+        in_flight.counters().client_left.add(1);
+        in_flight.client_left(now);
     }
 
     /// Before GIOP 1.2, omniORB would take a CancelRequest for the end of the connection, with other clients'
@@ -176,7 +177,7 @@ impl GiopConnection {
         let mut out = Vec::new();
         write::cancel(
             &mut out,
-            MessageFormat { version: self.sharing_key.version, order: call.form.order },
+            MessageFormat { version: self.sharing_key.version, order: call.format.order },
             id,
         );
         self.write_queue.push(&out);
@@ -196,37 +197,37 @@ impl GiopConnection {
         let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
         let mut inbound = MessageReassembler::new(Vec::new(), settings.max_message);
         // The bytes waiting for the member, and the time since which none were read.
-        let mut stuck = (0, core.now());
+        let mut last_progress = (0, core.now());
         loop {
-            let came = poll_fn(|cx| {
+            let outcome = poll_fn(|cx| {
                 if let Poll::Ready(false) = self.write_queue.poll_flush(cx) {
                     return Poll::Ready(ReadOutcome::Closed);
                 }
-                if let Poll::Ready(came) = inbound.poll_next(cx, core, &self.write_queue) {
-                    return Poll::Ready(came);
+                if let Poll::Ready(outcome) = inbound.poll_next(cx, core, &self.write_queue) {
+                    return Poll::Ready(outcome);
                 }
                 if timer.fired() {
                     self.expire_overdue(core.tick());
                 }
                 let sent = self.write_queue.sent_len();
-                if self.write_queue.queued_len() == 0 || sent != stuck.0 {
-                    stuck = (sent, core.now());
-                } else if core.now() >= stuck.1 + settings.write_stall {
+                if self.write_queue.queued_len() == 0 || sent != last_progress.0 {
+                    last_progress = (sent, core.now());
+                } else if core.now() >= last_progress.1 + settings.write_stall {
                     return Poll::Ready(ReadOutcome::Closed);
                 }
                 let idle = self.is_idle();
                 if idle && (self.closing.get() || core.now() >= self.quiet_since.get() + settings.idle) {
                     return Poll::Ready(ReadOutcome::Closed);
                 }
-                timer.set(self.next_timeout(settings, stuck.1));
+                timer.set(self.next_timeout(settings, last_progress.1));
                 Poll::Pending
             })
             .await;
             let now = core.tick();
-            match came {
-                ReadOutcome::Message(mut whole) => match self.handle_message(&mut whole, now) {
+            match outcome {
+                ReadOutcome::Message(mut message) => match self.handle_message(&mut message, now) {
                     Some(end) => return end,
-                    None => core.recycle(whole.bytes),
+                    None => core.recycle(message.bytes),
                 },
                 ReadOutcome::Closed | ReadOutcome::Invalid(_) => return ConnectionEnd::Unannounced,
                 ReadOutcome::OutOfMemory => return ConnectionEnd::OutOfMemory,
@@ -240,11 +241,11 @@ impl GiopConnection {
     }
 
     /// Returns the time of the next timeout; `stuck` is the time since which the member has read nothing.
-    fn next_timeout(&self, settings: &ConnectionLimits, stuck: Time) -> Time {
-        let due = self.calls.borrow().values().map(|placed| placed.deadline).min();
-        match (due, self.write_queue.queued_len() > 0) {
-            (due, true) => due.unwrap_or(NEVER).min(stuck + settings.write_stall),
-            (Some(due), false) => due,
+    fn next_timeout(&self, settings: &ConnectionLimits, stalled_since: Time) -> Time {
+        let deadline = self.calls.borrow().values().map(|pending_call| pending_call.deadline).min();
+        match (deadline, self.write_queue.queued_len() > 0) {
+            (deadline, true) => deadline.unwrap_or(NEVER).min(stalled_since + settings.write_stall),
+            (Some(deadline), false) => deadline,
             (None, false) => self.quiet_since.get() + settings.idle,
         }
     }
@@ -252,7 +253,7 @@ impl GiopConnection {
     /// Handles one message of the member; returns `Some` if it was the last.
     fn handle_message(
         &self,
-        WholeMessage { bytes: message, first_fragment_len: piece }: &mut WholeMessage,
+        WholeMessage { bytes: message, first_fragment_len: fragment_len }: &mut WholeMessage,
         now: Time,
     ) -> Option<ConnectionEnd> {
         let id = match GiopMessage::parse(message).map(|message| message.content) {
@@ -263,25 +264,25 @@ impl GiopConnection {
             _ => return Some(ConnectionEnd::Unannounced),
         };
         // The reply to a cancelled or expired request is dropped.
-        let placed = self.calls.borrow_mut().remove(&id);
-        let PendingCall { call, in_flight: trip, .. } = placed?;
+        let pending_call = self.calls.borrow_mut().remove(&id);
+        let PendingCall { call, in_flight, .. } = pending_call?;
         self.quiet_since.set(now);
-        trip.counters().bytes_in.add(message.len() as u64);
-        relay::handle_reply(call, trip, message, *piece, now);
+        in_flight.counters().bytes_in.add(message.len() as u64);
+        relay::handle_reply(call, in_flight, message, *fragment_len, now);
         None
     }
 
     /// Answers in place of a member that takes too long.
     fn expire_overdue(&self, now: Time) {
-        let late = |calls: &BTreeMap<u32, PendingCall>| {
-            calls.iter().find(|(_, placed)| placed.deadline <= now).map(|(id, _)| *id)
+        let find_overdue = |calls: &BTreeMap<u32, PendingCall>| {
+            calls.iter().find(|(_, pending_call)| pending_call.deadline <= now).map(|(id, _)| *id)
         };
         loop {
-            let Some(id) = late(&self.calls.borrow()) else { return };
-            let placed = self.calls.borrow_mut().remove(&id);
-            let Some(PendingCall { call, in_flight: trip, .. }) = placed else { return };
+            let Some(id) = find_overdue(&self.calls.borrow()) else { return };
+            let pending_call = self.calls.borrow_mut().remove(&id);
+            let Some(PendingCall { call, in_flight, .. }) = pending_call else { return };
             self.send_cancel(&call, id);
-            trip.finish_failure(FailureCause::Reason(Reason::AnswerTimeout), now);
+            in_flight.finish_failure(FailureCause::Reason(Reason::AnswerTimeout), now);
             call.reply_failure(Reason::AnswerTimeout);
         }
     }
@@ -289,16 +290,16 @@ impl GiopConnection {
     /// Handles the unanswered requests of a connection that has ended.
     pub(super) fn fail_unanswered(&self, core: &Rc<ThreadContext>, end: ConnectionEnd) {
         let now = core.tick();
-        let left = std::mem::take(&mut *self.calls.borrow_mut());
-        for PendingCall { mut call, in_flight: trip, .. } in left.into_values() {
+        let unanswered = std::mem::take(&mut *self.calls.borrow_mut());
+        for PendingCall { mut call, in_flight, .. } in unanswered.into_values() {
             if end == ConnectionEnd::Announced && !std::mem::replace(&mut call.resent, true) {
-                trip.abandon();
+                in_flight.abandon();
                 tokio::task::spawn_local(relay::relay(call, None));
             } else if end == ConnectionEnd::OutOfMemory {
-                trip.abandon();
+                in_flight.abandon();
                 call.reply_failure(Reason::Memory);
             } else {
-                trip.finish_failure(FailureCause::Reason(Reason::Reset), now);
+                in_flight.finish_failure(FailureCause::Reason(Reason::Reset), now);
                 call.reply_failure(Reason::Reset);
             }
         }
@@ -306,8 +307,8 @@ impl GiopConnection {
 }
 
 impl ConnectionLimits {
-    pub(super) fn of(trip: &InFlight) -> Self {
-        let settings = trip.settings();
+    pub(super) fn from_in_flight(in_flight: &InFlight) -> Self {
+        let settings = in_flight.settings();
         let write_stall = settings.timeouts.idle;
         Self {
             idle: settings.pool_idle,

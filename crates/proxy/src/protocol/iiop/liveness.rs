@@ -57,7 +57,7 @@ struct LivenessState {
     /// Whether a client has returned from the member since.
     doubtful: Cell<bool>,
     /// The begin of the query in progress, if there is one.
-    query_begun: Cell<Option<Time>>,
+    query_started_at: Cell<Option<Time>>,
     /// Whether the member has accepted the connection.
     connected: Cell<bool>,
     /// The duration of the last query, and whether the member is there, until they are recorded with the
@@ -82,11 +82,11 @@ pub(super) enum MemberPresence {
 impl LivenessState {
     /// Returns the member's state, if it is known well enough.
     fn cached_presence(&self, now: Time) -> Option<MemberPresence> {
-        let known = self.last_result.get();
-        let before = known.map(|(_, found)| found);
-        if let Some(since) = self.query_begun.get() {
-            let waited = now.since(since);
-            return match (before, self.connected.get()) {
+        let last_result = self.last_result.get();
+        let previous_presence = last_result.map(|(_, presence)| presence);
+        if let Some(query_started_at) = self.query_started_at.get() {
+            let waited = now.since(query_started_at);
+            return match (previous_presence, self.connected.get()) {
                 // A silent member is treated as unknown: it may answer again.
                 (Some(MemberPresence::Present | MemberPresence::Silent), true)
                     if waited < IDLE_ANSWER_TIME =>
@@ -99,26 +99,26 @@ impl LivenessState {
                 (Some(MemberPresence::Present | MemberPresence::Silent), true) => {
                     Some(MemberPresence::Silent)
                 }
-                (_, taken) if waited >= CONNECT_TIMEOUT => {
-                    Some(if taken { MemberPresence::Silent } else { MemberPresence::Gone })
+                (_, connected) if waited >= CONNECT_TIMEOUT => {
+                    Some(if connected { MemberPresence::Silent } else { MemberPresence::Gone })
                 }
                 _ => None,
             };
         }
-        let (at, found) = known?;
-        let lasts = match (found, self.doubtful.get()) {
+        let (checked_at, presence) = last_result?;
+        let lifetime = match (presence, self.doubtful.get()) {
             (MemberPresence::Present, false) => PRESENT_LIFETIME,
             (MemberPresence::Present, true) => MIN_LIFETIME,
             (MemberPresence::Shedding, _) => SHEDDING_LIFETIME,
             (MemberPresence::Silent | MemberPresence::Gone, _) => GONE_LIFETIME,
         };
-        (now.since(at) < lasts).then_some(found)
+        (now.since(checked_at) < lifetime).then_some(presence)
     }
 
     /// Queries the member.
     async fn query(self: Rc<Self>, core: Rc<ThreadContext>, address: SocketAddr, key: Vec<u8>) {
-        let begun = core.now();
-        let found = match core.within(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+        let started_at = core.now();
+        let presence = match core.within(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Some(Ok(stream)) => {
                 self.connected.set(true);
                 self.changed.notify_waiters();
@@ -137,11 +137,11 @@ impl LivenessState {
             Some(Err(_)) | None => MemberPresence::Gone,
         };
         let now = core.tick();
-        self.last_result.set(Some((now, found)));
+        self.last_result.set(Some((now, presence)));
         self.doubtful.set(false);
-        self.query_begun.set(None);
-        if found != MemberPresence::Silent {
-            self.unrecorded.set(Some((now.since(begun), found != MemberPresence::Gone)));
+        self.query_started_at.set(None);
+        if presence != MemberPresence::Silent {
+            self.unrecorded.set(Some((now.since(started_at), presence != MemberPresence::Gone)));
         }
         self.changed.notify_waiters();
     }
@@ -150,8 +150,8 @@ impl LivenessState {
 impl MemberLiveness {
     /// Records that a client returned from this member, which may be a sign of a problem.
     pub(super) fn mark_doubtful(&self, member: MemberId) {
-        if let Some(proof) = self.0.borrow().get(&member) {
-            proof.doubtful.set(true);
+        if let Some(state) = self.0.borrow().get(&member) {
+            state.doubtful.set(true);
         }
     }
 
@@ -160,28 +160,28 @@ impl MemberLiveness {
     pub(super) async fn verify(
         &self,
         core: &Rc<ThreadContext>,
-        trip: &InFlight,
+        in_flight: &InFlight,
         key: &[u8],
     ) -> MemberPresence {
-        let proof = Rc::clone(self.0.borrow_mut().entry(trip.member()).or_default());
+        let state = Rc::clone(self.0.borrow_mut().entry(in_flight.member()).or_default());
         loop {
             let now = core.now();
-            let says = proof.cached_presence(now);
-            if let Some((took, there)) = proof.unrecorded.take() {
-                trip.asked(took, there, now);
+            let presence = state.cached_presence(now);
+            if let Some((elapsed, answered)) = state.unrecorded.take() {
+                in_flight.asked(elapsed, answered, now);
             }
-            if let Some(says) = says {
-                return says;
+            if let Some(presence) = presence {
+                return presence;
             }
-            if proof.query_begun.get().is_none() {
-                proof.query_begun.set(Some(now));
-                proof.connected.set(false);
-                let asked =
-                    Rc::clone(&proof).query(Rc::clone(core), trip.upstream.address.get(), key.to_vec());
-                tokio::task::spawn_local(asked);
+            if state.query_started_at.get().is_none() {
+                state.query_started_at.set(Some(now));
+                state.connected.set(false);
+                let query =
+                    Rc::clone(&state).query(Rc::clone(core), in_flight.upstream.address.get(), key.to_vec());
+                tokio::task::spawn_local(query);
             }
             // The presumed state may have changed during the wait.
-            let _ = core.within(IDLE_ANSWER_TIME, proof.changed.notified()).await;
+            let _ = core.within(IDLE_ANSWER_TIME, state.changed.notified()).await;
             core.tick();
         }
     }
@@ -194,37 +194,37 @@ mod tests {
     const MILLI: Duration = Duration::from_millis(1);
 
     /// Returns a member with this state, which is queried again at 0 and has accepted the connection.
-    fn asked(found: MemberPresence) -> LivenessState {
-        let proof = LivenessState::default();
-        proof.last_result.set(Some((Time(0), found)));
-        proof.query_begun.set(Some(Time(0)));
-        proof.connected.set(true);
-        proof
+    fn queried_state(presence: MemberPresence) -> LivenessState {
+        let state = LivenessState::default();
+        state.last_result.set(Some((Time(0), presence)));
+        state.query_started_at.set(Some(Time(0)));
+        state.connected.set(true);
+        state
     }
 
     #[test]
     fn who_was_silent_may_speak_again_when_asked_again() {
-        let proof = asked(MemberPresence::Silent);
-        assert_eq!(proof.cached_presence(Time(0)), None, "it has taken a connection: that says nothing yet");
-        assert_eq!(proof.cached_presence(Time(0) + IDLE_ANSWER_TIME - MILLI), None);
+        let state = queried_state(MemberPresence::Silent);
+        assert_eq!(state.cached_presence(Time(0)), None, "it has taken a connection: that says nothing yet");
+        assert_eq!(state.cached_presence(Time(0) + IDLE_ANSWER_TIME - MILLI), None);
         // Clients do not wait any longer for a member that may hang.
-        assert_eq!(proof.cached_presence(Time(0) + IDLE_ANSWER_TIME), Some(MemberPresence::Silent));
+        assert_eq!(state.cached_presence(Time(0) + IDLE_ANSWER_TIME), Some(MemberPresence::Silent));
         // The member has answered.
-        proof.last_result.set(Some((Time(0) + MILLI, MemberPresence::Present)));
-        proof.query_begun.set(None);
-        assert_eq!(proof.cached_presence(Time(0) + 2 * MILLI), Some(MemberPresence::Present));
+        state.last_result.set(Some((Time(0) + MILLI, MemberPresence::Present)));
+        state.query_started_at.set(None);
+        assert_eq!(state.cached_presence(Time(0) + 2 * MILLI), Some(MemberPresence::Present));
     }
 
     #[test]
     fn who_was_there_may_be_busy() {
-        let proof = asked(MemberPresence::Present);
-        for (waited, found) in [
+        let state = queried_state(MemberPresence::Present);
+        for (waited, expected) in [
             (IDLE_ANSWER_TIME - MILLI, None),
             (IDLE_ANSWER_TIME, Some(MemberPresence::Present)),
             (MAX_BUSY_TIME - MILLI, Some(MemberPresence::Present)),
             (MAX_BUSY_TIME, Some(MemberPresence::Silent)),
         ] {
-            assert_eq!(proof.cached_presence(Time(0) + waited), found, "{waited:?}");
+            assert_eq!(state.cached_presence(Time(0) + waited), expected, "{waited:?}");
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 const MAX_ANSWER: usize = 64 * 1024;
 
 /// GIOP 1.0, which every server supports.
-const FORM: MessageFormat = MessageFormat { version: GiopVersion::V1_0, order: ByteOrder::NATIVE };
+const FORMAT: MessageFormat = MessageFormat { version: GiopVersion::V1_0, order: ByteOrder::NATIVE };
 
 /// A member's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) enum LocateAnswer {
 /// Returns the request for an object's location.
 pub(crate) fn locate_request(key: &[u8]) -> Vec<u8> {
     let mut request = Vec::new();
-    write::locate_request(&mut request, FORM, 1, &TargetAddress::Key(key));
+    write::locate_request(&mut request, FORMAT, 1, &TargetAddress::Key(key));
     request
 }
 
@@ -46,7 +46,7 @@ pub(super) fn non_existent_request(key: &[u8]) -> Vec<u8> {
         operation: b"_non_existent",
         contexts: &[],
     };
-    write::request(&mut request, FORM, &head, |_| ());
+    write::request(&mut request, FORMAT, &head, |_| ());
     request
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn ask(mut stream: TcpStream, request: &[u8]) -> LocateAnswer {
         match next_message(&bytes, MAX_ANSWER) {
             Ok(NextMessage::Whole { .. }) => return parse_answer(&bytes),
             Ok(NextMessage::Partial { .. }) => {}
-            Err(bad) => return LocateAnswer::NotHere(bad.to_string()),
+            Err(error) => return LocateAnswer::NotHere(error.to_string()),
         }
         match stream.read_buf(&mut bytes).await {
             Ok(0) => return LocateAnswer::NotHere("closed the connection before it answered".into()),
@@ -73,7 +73,7 @@ pub(crate) async fn ask(mut stream: TcpStream, request: &[u8]) -> LocateAnswer {
 fn parse_answer(bytes: &[u8]) -> LocateAnswer {
     let message = match GiopMessage::parse(bytes) {
         Ok(message) => message,
-        Err(bad) => return LocateAnswer::NotHere(bad.to_string()),
+        Err(error) => return LocateAnswer::NotHere(error.to_string()),
     };
     match &message.content {
         MessageContent::LocateReply(reply) => match reply.status {
@@ -86,8 +86,8 @@ fn parse_answer(bytes: &[u8]) -> LocateAnswer {
                 LocateAnswer::NotHere("does not have the object".into())
             }
             ReplyStatus::SystemException => {
-                let why = reply.exception(message.header.order);
-                let name = why.as_ref().map_or("", |why| why.name());
+                let exception = reply.exception(message.header.order);
+                let name = exception.as_ref().map_or("", |exception| exception.name());
                 match name {
                     "OBJECT_NOT_EXIST" => LocateAnswer::NotHere("does not have the object".into()),
                     "TRANSIENT" | "NO_RESOURCES" => LocateAnswer::ForwardsAway,

@@ -59,50 +59,52 @@ impl GiopPool {
     pub(super) fn find_reusable(
         &self,
         member: MemberId,
-        manner: &SharingKey,
-        most: usize,
+        sharing_key: &SharingKey,
+        max_connections: usize,
     ) -> Option<Rc<GiopConnection>> {
-        let (best, count) = self.best(member, manner);
-        let making = self.attempts.borrow().iter().filter(|attempt| attempt.matches(member, manner)).count();
-        best.filter(|(busy, _)| *busy == 0 || count + making >= most).map(|(_, line)| line)
+        let (best, count) = self.least_busy(member, sharing_key);
+        let connecting =
+            self.attempts.borrow().iter().filter(|attempt| attempt.matches(member, sharing_key)).count();
+        best.filter(|(load, _)| *load == 0 || count + connecting >= max_connections)
+            .map(|(_, connection)| connection)
     }
 
     /// Returns the route of a request to a member over one of `most` connections of its kind.
     pub(super) fn route(
         self: &Rc<Self>,
         member: MemberId,
-        manner: &SharingKey,
-        most: usize,
+        sharing_key: &SharingKey,
+        max_connections: usize,
     ) -> ConnectionRoute {
-        if let Some(line) = self.find_reusable(member, manner, most) {
-            return ConnectionRoute::Existing(line);
+        if let Some(connection) = self.find_reusable(member, sharing_key, max_connections) {
+            return ConnectionRoute::Existing(connection);
         }
         let attempts = self.attempts.borrow();
-        let mut making = attempts.iter().filter(|attempt| attempt.matches(member, manner));
-        let (best, count) = self.best(member, manner);
-        if count + making.clone().count() >= most
-            && let Some(attempt) = making.next()
+        let mut matching = attempts.iter().filter(|attempt| attempt.matches(member, sharing_key));
+        let (best, count) = self.least_busy(member, sharing_key);
+        if count + matching.clone().count() >= max_connections
+            && let Some(attempt) = matching.next()
         {
             return ConnectionRoute::Await(Rc::clone(attempt));
         }
-        let own = making.next().cloned();
-        let all = attempts.iter().filter(|attempt| attempt.member == member).count();
+        let own_attempt = matching.next().cloned();
+        let attempt_count = attempts.iter().filter(|attempt| attempt.member == member).count();
         drop(attempts);
-        let made = self.connections.borrow();
-        let its = || made.iter().filter(|line| line.member() == member);
-        if all + its().count() < MAX_KINDS * most {
-            drop(made);
-            return ConnectionRoute::Connect(self.attempt(member, manner));
+        let connections = self.connections.borrow();
+        let member_connections = || connections.iter().filter(|connection| connection.member() == member);
+        if attempt_count + member_connections().count() < MAX_KINDS * max_connections {
+            drop(connections);
+            return ConnectionRoute::Connect(self.begin_attempt(member, sharing_key));
         }
-        if let Some((_, line)) = best {
-            return ConnectionRoute::Existing(line);
+        if let Some((_, connection)) = best {
+            return ConnectionRoute::Existing(connection);
         }
-        if let Some(attempt) = own {
+        if let Some(attempt) = own_attempt {
             return ConnectionRoute::Await(attempt);
         }
-        match its().find(|line| line.is_idle()) {
-            Some(line) => {
-                line.close_when_idle();
+        match member_connections().find(|connection| connection.is_idle()) {
+            Some(connection) => {
+                connection.close_when_idle();
                 ConnectionRoute::AfterClose
             }
             None => ConnectionRoute::AtLimit,
@@ -110,21 +112,24 @@ impl GiopPool {
     }
 
     /// Returns the least busy connection of a kind with its load, and the number of such connections.
-    fn best(&self, member: MemberId, manner: &SharingKey) -> (Option<(usize, Rc<GiopConnection>)>, usize) {
-        let made = self.connections.borrow();
-        let its = || made.iter().filter(|line| line.accepts(member, manner));
-        let best = its().map(|line| (line.in_flight_count(), line)).min_by_key(|(busy, _)| *busy);
-        (best.map(|(busy, line)| (busy, Rc::clone(line))), its().count())
+    fn least_busy(
+        &self,
+        member: MemberId,
+        sharing_key: &SharingKey,
+    ) -> (Option<(usize, Rc<GiopConnection>)>, usize) {
+        let connections = self.connections.borrow();
+        let member_connections =
+            || connections.iter().filter(|connection| connection.accepts(member, sharing_key));
+        let best = member_connections()
+            .map(|connection| (connection.in_flight_count(), connection))
+            .min_by_key(|(load, _)| *load);
+        (best.map(|(load, connection)| (load, Rc::clone(connection))), member_connections().count())
     }
 
-    fn attempt(self: &Rc<Self>, member: MemberId, manner: &SharingKey) -> GiopConnectTicket {
-        let manner = manner.clone();
-        let attempt = Rc::new(GiopConnectAttempt {
-            member,
-            sharing_key: manner,
-            failed: Cell::new(None),
-            done: Notify::new(),
-        });
+    fn begin_attempt(self: &Rc<Self>, member: MemberId, sharing_key: &SharingKey) -> GiopConnectTicket {
+        let sharing_key = sharing_key.clone();
+        let attempt =
+            Rc::new(GiopConnectAttempt { member, sharing_key, failed: Cell::new(None), done: Notify::new() });
         self.attempts.borrow_mut().push(Rc::clone(&attempt));
         GiopConnectTicket { pool: Rc::clone(self), attempt }
     }
@@ -136,13 +141,13 @@ impl GiopPool {
 
     /// Closes idle connections.
     pub(crate) fn close_idle(&self) {
-        self.connections.borrow().iter().for_each(|line| line.close_when_idle());
+        self.connections.borrow().iter().for_each(|connection| connection.close_when_idle());
     }
 }
 
 impl GiopConnectAttempt {
-    fn matches(&self, member: MemberId, manner: &SharingKey) -> bool {
-        self.member == member && self.sharing_key == *manner
+    fn matches(&self, member: MemberId, sharing_key: &SharingKey) -> bool {
+        self.member == member && self.sharing_key == *sharing_key
     }
 
     /// Waits for the end of the attempt, and returns the reason if it failed.
@@ -160,27 +165,27 @@ impl GiopConnectTicket {
         socket: ReactorSocket,
         settings: ConnectionLimits,
     ) -> Rc<GiopConnection> {
-        let line = Rc::new(GiopConnection::new(
+        let connection = Rc::new(GiopConnection::new(
             self.attempt.member,
             self.attempt.sharing_key.clone(),
             socket,
             core.now(),
         ));
-        self.pool.connections.borrow_mut().push(Rc::clone(&line));
-        let (core, lines, own) = (Rc::clone(core), Rc::clone(&self.pool), Rc::clone(&line));
+        self.pool.connections.borrow_mut().push(Rc::clone(&connection));
+        let (core, pool, task_connection) = (Rc::clone(core), Rc::clone(&self.pool), Rc::clone(&connection));
         tokio::task::spawn_local(async move {
-            let end = own.read_replies(&core, &settings).await;
-            own.abort();
-            lines.connections.borrow_mut().retain(|line| !Rc::ptr_eq(line, &own));
-            own.fail_unanswered(&core, end);
-            lines.closed.notify_waiters();
+            let end = task_connection.read_replies(&core, &settings).await;
+            task_connection.abort();
+            pool.connections.borrow_mut().retain(|connection| !Rc::ptr_eq(connection, &task_connection));
+            task_connection.fail_unanswered(&core, end);
+            pool.closed.notify_waiters();
         });
-        line
+        connection
     }
 
     /// Records that the attempt failed.
-    pub(super) fn fail(self, why: Reason) {
-        self.attempt.failed.set(Some(why));
+    pub(super) fn fail(self, reason: Reason) {
+        self.attempt.failed.set(Some(reason));
     }
 }
 

@@ -21,7 +21,7 @@ const MAX_FRAGMENTED: usize = 64;
 pub(super) struct MessageReassembler {
     /// Received bytes, which are unparsed from `at` on.
     unread: Vec<u8>,
-    at: usize,
+    position: usize,
     /// On the heap: few connections receive a fragment.
     assembler: Option<Box<FragmentAssembler>>,
     /// The size of the last first fragment.
@@ -57,7 +57,7 @@ impl MessageReassembler {
     pub(super) fn new(unread: Vec<u8>, max_message: usize) -> Self {
         Self {
             unread,
-            at: 0,
+            position: 0,
             assembler: None,
             last_fragment_len: 0,
             max_message,
@@ -68,13 +68,13 @@ impl MessageReassembler {
 
     /// Returns the bytes of incomplete messages.
     pub(super) fn buffered_len(&self) -> usize {
-        let pieces = self.assembler.as_ref().map_or(0, |assembler| assembler.bytes());
-        self.unread.len() - self.at + pieces
+        let partial_bytes = self.assembler.as_ref().map_or(0, |assembler| assembler.bytes());
+        self.unread.len() - self.position + partial_bytes
     }
 
     /// Returns `true` if a part of a message has arrived.
     pub(super) fn has_partial_message(&self) -> bool {
-        self.at < self.unread.len() || self.assembler.is_some()
+        self.position < self.unread.len() || self.assembler.is_some()
     }
 
     /// Returns the next message. Reads no further than required.
@@ -82,54 +82,57 @@ impl MessageReassembler {
         &mut self,
         cx: &mut Context<'_>,
         core: &ThreadContext,
-        outbox: &WriteQueue,
+        write_queue: &WriteQueue,
     ) -> Poll<ReadOutcome> {
         loop {
             match self.take_message(core) {
-                Ok(Some(whole)) => return Poll::Ready(ReadOutcome::Message(whole)),
+                Ok(Some(message)) => return Poll::Ready(ReadOutcome::Message(message)),
                 Ok(None) => {}
-                Err(bad) => return Poll::Ready(ReadOutcome::Invalid(bad)),
+                Err(error) => return Poll::Ready(ReadOutcome::Invalid(error)),
             }
-            let came =
-                core.with_buffers(|buffer, _| match outbox.socket.poll_recv(cx, buffer, &mut self.watched) {
+            let outcome = core.with_buffers(|buffer, _| {
+                match write_queue.socket.poll_recv(cx, buffer, &mut self.watched) {
                     Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Some(ReadOutcome::Closed)),
-                    Poll::Ready(Ok(came)) => {
-                        Poll::Ready((!self.keep(core, &buffer[..came])).then_some(ReadOutcome::OutOfMemory))
-                    }
+                    Poll::Ready(Ok(received)) => Poll::Ready(
+                        (!self.append(core, &buffer[..received])).then_some(ReadOutcome::OutOfMemory),
+                    ),
                     Poll::Pending => Poll::Pending,
-                });
-            match came {
+                }
+            });
+            match outcome {
                 Poll::Ready(None) => {}
-                Poll::Ready(Some(came)) => return Poll::Ready(came),
+                Poll::Ready(Some(outcome)) => return Poll::Ready(outcome),
                 Poll::Pending => return Poll::Pending,
             }
         }
     }
 
     /// Keeps received bytes; returns `false` if there is no memory for them.
-    fn keep(&mut self, core: &ThreadContext, bytes: &[u8]) -> bool {
+    fn append(&mut self, core: &ThreadContext, bytes: &[u8]) -> bool {
         // Grows by a quarter at a time, and by exactly that: the capacity is drawn from the budget.
-        let lacks = (self.unread.len() + bytes.len()).saturating_sub(self.unread.capacity());
-        if lacks > 0 && self.unread.try_reserve_exact(bytes.len().max(self.unread.len() / 4)).is_err() {
+        let missing_capacity = (self.unread.len() + bytes.len()).saturating_sub(self.unread.capacity());
+        if missing_capacity > 0
+            && self.unread.try_reserve_exact(bytes.len().max(self.unread.len() / 4)).is_err()
+        {
             return false;
         }
         self.unread.extend_from_slice(bytes);
-        let pieces = self.assembler.as_ref().map_or(0, |assembler| assembler.bytes());
-        self.memory_reservation.set(&core.limits.memory, self.unread.capacity() + pieces)
+        let partial_bytes = self.assembler.as_ref().map_or(0, |assembler| assembler.bytes());
+        self.memory_reservation.set(&core.limits.memory, self.unread.capacity() + partial_bytes)
     }
 
     /// Takes the next message from the received bytes.
     fn take_message(&mut self, core: &ThreadContext) -> Result<Option<WholeMessage>, GiopError> {
         loop {
-            let rest = &self.unread[self.at..];
+            let rest = &self.unread[self.position..];
             let (header, len) = match next_message(rest, self.max_message)? {
                 NextMessage::Whole { header, len } => (header, len),
                 NextMessage::Partial { missing, .. } => {
-                    self.tidy();
+                    self.compact();
                     // A peer may announce many bytes and send none. Without memory for them, they are
                     // rejected on arrival.
-                    let ahead = if self.unread.is_empty() { 0 } else { missing.min(RESERVE_STEP) };
-                    let _ = self.unread.try_reserve_exact(ahead);
+                    let reserve = if self.unread.is_empty() { 0 } else { missing.min(RESERVE_STEP) };
+                    let _ = self.unread.try_reserve_exact(reserve);
                     return Ok(None);
                 }
             };
@@ -137,37 +140,37 @@ impl MessageReassembler {
             if !header.more_fragments && header.kind != MessageType::Fragment && self.assembler.is_none() {
                 let mut bytes = core.take_vector();
                 bytes.extend_from_slice(message);
-                self.at += len;
+                self.position += len;
                 return Ok(Some(WholeMessage { bytes, first_fragment_len: None }));
             }
             let limits = AssemblyLimits { messages: MAX_FRAGMENTED, bytes: self.max_message };
             let assembler = self.assembler.get_or_insert_with(|| Box::new(FragmentAssembler::new(limits)));
-            let whole = assembler.accept(message)?.map(Cow::into_owned);
+            let assembled = assembler.accept(message)?.map(Cow::into_owned);
             if assembler.is_empty() {
                 self.assembler = None;
             }
             if header.more_fragments && header.kind != MessageType::Fragment {
                 self.last_fragment_len = len;
             }
-            self.at += len;
-            if let Some(bytes) = whole {
-                let piece = (header.kind == MessageType::Fragment).then_some(self.last_fragment_len);
-                return Ok(Some(WholeMessage { bytes, first_fragment_len: piece }));
+            self.position += len;
+            if let Some(bytes) = assembled {
+                let fragment_len = (header.kind == MessageType::Fragment).then_some(self.last_fragment_len);
+                return Ok(Some(WholeMessage { bytes, first_fragment_len: fragment_len }));
             }
         }
     }
 
     /// Frees the bytes that were parsed.
-    fn tidy(&mut self) {
-        if self.at == self.unread.len() {
+    fn compact(&mut self) {
+        if self.position == self.unread.len() {
             // An idle connection owns no buffer.
             self.unread = Vec::new();
             if self.assembler.is_none() {
                 self.memory_reservation.clear();
             }
-        } else if self.at > 0 {
-            self.unread.drain(..self.at);
+        } else if self.position > 0 {
+            self.unread.drain(..self.position);
         }
-        self.at = 0;
+        self.position = 0;
     }
 }

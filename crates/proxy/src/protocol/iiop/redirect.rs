@@ -44,100 +44,104 @@ pub(super) struct RedirectState {
 }
 
 /// Answers with a member's reference.
-pub(super) async fn redirect(call: GiopCall, bound: &mut RedirectState, timer: &Timer) {
+pub(super) async fn redirect(call: GiopCall, redirect_state: &mut RedirectState, timer: &Timer) {
     let session = Rc::clone(&call.session);
     let core = &session.core;
     let pool = session.listener.pool();
     let mut tried: Vec<MemberId> = Vec::new();
     // While the client asks, it is at no member.
-    bound.in_flight = None;
+    redirect_state.in_flight = None;
     pool.begin_session_choice();
     let reads_key = pool.view().published.plan.strategy().reads_key;
-    let mut left = None;
-    if let Some((member, since)) = bound.last_redirect {
+    let mut avoided_member = None;
+    if let Some((member, since)) = redirect_state.last_redirect {
         pool.iiop.liveness.mark_doubtful(member);
         // A key binds the client to that member, if it is there.
-        left = Some(member).filter(|_| !reads_key && call.begun.since(since) < FLEE_WINDOW);
-        tried.extend(left);
+        avoided_member = Some(member).filter(|_| !reads_key && call.started_at.since(since) < FLEE_WINDOW);
+        tried.extend(avoided_member);
     }
     if pool.view().alert {
-        let held = bound.redirect_delay(&pool, &call);
-        if !held.is_zero() {
-            core.wheel.sleep(held).await;
+        let delay = redirect_state.redirect_delay(&pool, &call);
+        if !delay.is_zero() {
+            core.wheel.sleep(delay).await;
         }
     }
     let key = if reads_key { crate::settings::hash_key::client_key(session.peer.client.ip()) } else { 0 };
     let deadline = core.tick() + pool.view().published.settings.queue_timeout;
     let on_demand = matches!(session.listener.settings().binding, BindingMode::OnDemand(_));
-    let mut last = Reason::NoMember;
-    let mut sheds = false;
-    let (mut silent, mut busy) = (false, false);
+    let mut last_reason = Reason::NoMember;
+    let mut any_shedding = false;
+    let (mut any_silent, mut accept_silent) = (false, false);
     loop {
         let view = pool.view();
-        let chosen = match on_demand && tried.len() == usize::from(left.is_some()) {
+        let returning = match on_demand && tried.len() == usize::from(avoided_member.is_some()) {
             true => admission::admit_returning(core, &pool, &view, core.now())
-                .filter(|trip| !tried.contains(&trip.member())),
+                .filter(|in_flight| !tried.contains(&in_flight.member())),
             false => None,
         };
-        let admitted = match chosen {
-            Some(trip) => Ok(trip),
+        let admitted = match returning {
+            Some(in_flight) => Ok(in_flight),
             None => admit(core, &pool, timer, key, &tried, WorkKind::Session, deadline).await,
         };
-        let mut trip = match admitted {
-            Ok(trip) => trip,
-            Err(Reason::NoMember) => match left.take() {
+        let mut in_flight = match admitted {
+            Ok(in_flight) => in_flight,
+            Err(Reason::NoMember) => match avoided_member.take() {
                 // There is no other member: this one may be there all the same.
                 Some(member) => {
                     tried.retain(|other| *other != member);
                     continue;
                 }
                 // All members that are there send their clients away.
-                None if std::mem::take(&mut sheds) && !session.write_queue.is_closed() => {
+                None if std::mem::take(&mut any_shedding) && !session.write_queue.is_closed() => {
                     tried.clear();
                     core.wheel.sleep(CHECK_INTERVAL).await;
                     core.tick();
                     continue;
                 }
                 // None answers: all may be busy.
-                None if std::mem::take(&mut silent) => {
-                    busy = true;
+                None if std::mem::take(&mut any_silent) => {
+                    accept_silent = true;
                     tried.clear();
                     continue;
                 }
-                None => return call.reply_failure(last),
+                None => return call.reply_failure(last_reason),
             },
             Err(reason) => return call.reply_failure(reason),
         };
-        let chosen = Rc::clone(trip.view());
-        let iiop = chosen.published.settings.iiop.as_ref();
-        let Some(object) = iiop.and_then(|iiop| iiop.objects.get(trip.name())) else {
-            tried.push(trip.member());
+        let chosen_view = Rc::clone(in_flight.view());
+        let iiop = chosen_view.published.settings.iiop.as_ref();
+        let Some(object) = iiop.and_then(|iiop| iiop.objects.get(in_flight.name())) else {
+            tried.push(in_flight.member());
             continue;
         };
-        match pool.iiop.liveness.verify(core, &trip, object.key()).await {
+        match pool.iiop.liveness.verify(core, &in_flight, object.key()).await {
             MemberPresence::Present => {}
             // A client that has waited is redirected there all the same: the member will decide.
-            MemberPresence::Shedding if core.now() >= call.begun + ALL_SHEDDING_DELAY => {}
-            MemberPresence::Silent if busy => {}
-            found => {
-                last = if found == MemberPresence::Shedding { Reason::Shed } else { Reason::ConnectFailed };
-                silent |= found == MemberPresence::Silent;
-                sheds |= found == MemberPresence::Shedding;
-                tried.push(trip.member());
-                left = left.filter(|member| *member != trip.member());
+            MemberPresence::Shedding if core.now() >= call.started_at + ALL_SHEDDING_DELAY => {}
+            MemberPresence::Silent if accept_silent => {}
+            presence => {
+                last_reason =
+                    if presence == MemberPresence::Shedding { Reason::Shed } else { Reason::ConnectFailed };
+                any_silent |= presence == MemberPresence::Silent;
+                any_shedding |= presence == MemberPresence::Shedding;
+                tried.push(in_flight.member());
+                avoided_member = avoided_member.filter(|member| *member != in_flight.member());
                 continue;
             }
         }
         let now = core.now();
         // Otherwise the client may have another reference, or its member may be gone.
-        if on_demand && view.alert && bound.last_redirect.is_some_and(|(member, _)| member != trip.member()) {
-            bound.binding.record_move(Some(&trip));
+        if on_demand
+            && view.alert
+            && redirect_state.last_redirect.is_some_and(|(member, _)| member != in_flight.member())
+        {
+            redirect_state.binding.record_move(Some(&in_flight));
         }
-        bound.binding.hold(&session.listener, &trip);
-        bound.last_redirect = Some((trip.member(), now));
-        trip.record_redirect(now);
-        trip.release_plan();
-        bound.in_flight = Some(trip);
+        redirect_state.binding.hold(&session.listener, &in_flight);
+        redirect_state.last_redirect = Some((in_flight.member(), now));
+        in_flight.record_redirect(now);
+        in_flight.release_plan();
+        redirect_state.in_flight = Some(in_flight);
         return call.reply_forward(object.ior());
     }
 }
@@ -146,25 +150,25 @@ impl RedirectState {
     /// Returns the delay of a client that returns while members are under alert: by its connection, and for a
     /// new connection also by its address.
     fn redirect_delay(&mut self, pool: &GroupPool, call: &GiopCall) -> Duration {
-        let own = self.bucket.take_token(call.begun, CONNECTION, 1);
+        let connection_delay = self.bucket.take_token(call.started_at, CONNECTION_BURST, 1);
         if self.last_redirect.is_some() {
-            return own;
+            return connection_delay;
         }
-        let mut paces = pool.iiop.redirect_buckets.borrow_mut();
+        let mut buckets = pool.iiop.redirect_buckets.borrow_mut();
         let address = call.session.peer.client.ip();
-        if !paces.contains_key(&address) {
+        if !buckets.contains_key(&address) {
             // Full buckets hold no information. They are not removed each time, but whenever the number of
             // entries has doubled.
-            if paces.len() >= BUCKET_SWEEP_SIZE && paces.len().is_power_of_two() {
-                paces.retain(|_, pace| !pace.is_full(call.begun));
+            if buckets.len() >= BUCKET_SWEEP_SIZE && buckets.len().is_power_of_two() {
+                buckets.retain(|_, bucket| !bucket.is_full(call.started_at));
             }
-            if paces.len() >= MAX_BUCKETS {
-                return own;
+            if buckets.len() >= MAX_BUCKETS {
+                return connection_delay;
             }
         }
-        let pace = paces.entry(address).or_default();
+        let bucket = buckets.entry(address).or_default();
         let cores = pool.group.counters.len() as u32;
-        own.max(pace.take_token(call.begun, ADDRESS, cores))
+        connection_delay.max(bucket.take_token(call.started_at, ADDRESS_BURST, cores))
     }
 }
 
@@ -173,5 +177,5 @@ const BUCKET_SWEEP_SIZE: usize = 1024;
 const MAX_BUCKETS: usize = 65_536;
 
 /// The burst of redirects for a connection, and for all from one address; further ones come at 40 per second.
-const CONNECTION: u32 = 4;
-const ADDRESS: u32 = 64;
+const CONNECTION_BURST: u32 = 4;
+const ADDRESS_BURST: u32 = 64;

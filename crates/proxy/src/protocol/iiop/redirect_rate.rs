@@ -22,10 +22,10 @@ impl RedirectBucket {
     /// `cores` gets its share of the requests.
     pub(super) fn take_token(&mut self, now: Time, burst: u32, cores: u32) -> Duration {
         self.full_at = self.full_at.max(now) + TOKEN_INTERVAL * cores;
-        let free = now + TOKEN_INTERVAL * cores * burst;
+        let free_until = now + TOKEN_INTERVAL * cores * burst;
         // Clients that gave up meanwhile no longer count.
-        self.full_at = self.full_at.min(free + MAX_WAIT);
-        if self.full_at > free { self.full_at.since(free) } else { Duration::ZERO }
+        self.full_at = self.full_at.min(free_until + MAX_WAIT);
+        if self.full_at > free_until { self.full_at.since(free_until) } else { Duration::ZERO }
     }
 
     /// Returns `true` if the bucket is full.
@@ -40,18 +40,19 @@ mod tests {
 
     #[test]
     fn a_few_are_free_and_the_rest_come_forty_a_second() {
-        let (mut pace, mut now, mut given) = (RedirectBucket::default(), Time(0), 0);
+        let (mut bucket, mut now, mut granted) = (RedirectBucket::default(), Time(0), 0);
         let end = now + Duration::from_secs(10);
         while now < end {
             // The client is back a fifth of a millisecond after its redirect.
-            now = now + pace.take_token(now, 4, 1) + Duration::from_micros(200);
-            given += 1;
+            now = now + bucket.take_token(now, 4, 1) + Duration::from_micros(200);
+            granted += 1;
         }
-        assert!((390..=410).contains(&given), "{given}");
+        assert!((390..=410).contains(&granted), "{granted}");
         // A client that returns rarely never waits.
-        let mut pace = RedirectBucket::default();
+        let mut bucket = RedirectBucket::default();
         assert!(
-            (0..100).all(|turn| pace.take_token(Time(0) + Duration::from_millis(30) * turn, 4, 1).is_zero())
+            (0..100)
+                .all(|index| bucket.take_token(Time(0) + Duration::from_millis(30) * index, 4, 1).is_zero())
         );
     }
 }

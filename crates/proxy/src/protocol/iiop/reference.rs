@@ -20,7 +20,7 @@ pub(crate) fn reference<'l>(
     let profile = |(listener, address): (&ListenerSettings, SocketAddr)| {
         let (host, port) = match &listener.public {
             Some((host, port)) => (host.to_string(), *port),
-            None if address.ip().is_unspecified() => (name(), address.port()),
+            None if address.ip().is_unspecified() => (host_name(), address.port()),
             None => (address.ip().to_string(), address.port()),
         };
         let key = iiop.key.clone().unwrap_or_default();
@@ -31,38 +31,38 @@ pub(crate) fn reference<'l>(
 }
 
 /// Returns this machine's name.
-fn name() -> String {
+fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Returns the code sets that are common to all members that state some.
 fn code_sets(iiop: &IiopSettings) -> CodeSets {
-    let said = iiop.objects.values().filter_map(|object| object.ior().first_iiop_profile());
-    let said: Vec<CodeSets> = said
+    let advertised = iiop.objects.values().filter_map(|object| object.ior().first_iiop_profile());
+    let advertised: Vec<CodeSets> = advertised
         .filter_map(|profile| profile.components.iter().find_map(|component| component.code_sets()))
         .collect();
     let common = CodeSets::common_sets();
     CodeSets {
-        char: shared(said.iter().map(|sets| &sets.char), common.char),
-        wchar: shared(said.iter().map(|sets| &sets.wchar), common.wchar),
+        char: shared_code_set(advertised.iter().map(|sets| &sets.char), common.char),
+        wchar: shared_code_set(advertised.iter().map(|sets| &sets.wchar), common.wchar),
     }
 }
 
 /// Returns the first server's native code set if all support it, and all others that all support. Returns
 /// `otherwise` if none states any, or they have nothing in common.
-fn shared<'s>(mut sets: impl Iterator<Item = &'s CodeSet>, otherwise: CodeSet) -> CodeSet {
-    let Some(first) = sets.next() else { return otherwise };
-    let mut known: Vec<u32> =
+fn shared_code_set<'s>(mut sets: impl Iterator<Item = &'s CodeSet>, fallback: CodeSet) -> CodeSet {
+    let Some(first) = sets.next() else { return fallback };
+    let mut common: Vec<u32> =
         std::iter::once(first.native).chain(first.conversions.iter().copied()).collect();
     for set in sets {
-        known.retain(|one| set.native == *one || set.conversions.contains(one));
+        common.retain(|id| set.native == *id || set.conversions.contains(id));
     }
     // 0 means none: such a server accepts no wide strings.
-    known.retain(|one| *one != 0);
-    let mut known = known.into_iter();
-    match known.next() {
-        Some(native) => CodeSet { native, conversions: known.collect() },
-        None => otherwise,
+    common.retain(|id| *id != 0);
+    let mut common = common.into_iter();
+    match common.next() {
+        Some(native) => CodeSet { native, conversions: common.collect() },
+        None => fallback,
     }
 }
 
@@ -74,10 +74,10 @@ mod tests {
     fn code_sets_are_those_that_all_members_know() {
         let set = |native, conversions: &[u32]| CodeSet { native, conversions: conversions.to_vec() };
         let (omni, jac) = (set(1, &[2]), set(2, &[1, 3]));
-        assert_eq!(shared([&omni, &jac].into_iter(), set(9, &[])), set(1, &[2]));
-        assert_eq!(shared([&jac, &omni].into_iter(), set(9, &[])), set(2, &[1]));
-        assert_eq!(shared([&omni, &set(7, &[])].into_iter(), set(9, &[])), set(9, &[]));
-        assert_eq!(shared([&set(0, &[]), &omni].into_iter(), set(9, &[])), set(9, &[]));
-        assert_eq!(shared(std::iter::empty(), set(9, &[])), set(9, &[]));
+        assert_eq!(shared_code_set([&omni, &jac].into_iter(), set(9, &[])), set(1, &[2]));
+        assert_eq!(shared_code_set([&jac, &omni].into_iter(), set(9, &[])), set(2, &[1]));
+        assert_eq!(shared_code_set([&omni, &set(7, &[])].into_iter(), set(9, &[])), set(9, &[]));
+        assert_eq!(shared_code_set([&set(0, &[]), &omni].into_iter(), set(9, &[])), set(9, &[]));
+        assert_eq!(shared_code_set(std::iter::empty(), set(9, &[])), set(9, &[]));
     }
 }

@@ -31,17 +31,21 @@ pub(super) fn begin_relay(call: GiopCall) -> Option<Rc<GiopConnection>> {
     let session = Rc::clone(&call.session);
     let core = &session.core;
     let pool = session.listener.pool();
-    pool.deposit(call.begun);
+    pool.deposit(call.started_at);
     let admission =
-        admission::try_admit(core, &pool, pool.view(), hash_key(&call, &pool), &[], WORK, call.begun);
-    if let AdmissionOutcome::Admitted(trip) = admission {
-        let Some(line) = pool.iiop.pool.find_reusable(trip.member(), &sharing_key(&call), most(&trip)) else {
+        admission::try_admit(core, &pool, pool.view(), hash_key(&call, &pool), &[], WORK, call.started_at);
+    if let AdmissionOutcome::Admitted(in_flight) = admission {
+        let Some(connection) = pool.iiop.pool.find_reusable(
+            in_flight.member(),
+            &sharing_key(&call),
+            max_connections(&in_flight),
+        ) else {
             session.record_waiting(&call);
-            tokio::task::spawn_local(relay(call, Some(trip)));
+            tokio::task::spawn_local(relay(call, Some(in_flight)));
             return None;
         };
-        line.send(call, trip, core.now());
-        return Some(line);
+        connection.send(call, in_flight, core.now());
+        return Some(connection);
     }
     session.record_waiting(&call);
     tokio::task::spawn_local(relay(call, None));
@@ -50,40 +54,41 @@ pub(super) fn begin_relay(call: GiopCall) -> Option<Rc<GiopConnection>> {
 
 /// Finds a member for a request, unless `trip` already has one, and a connection to it, and sends the
 /// request.
-pub(super) async fn relay(mut call: GiopCall, mut trip: Option<InFlight>) {
+pub(super) async fn relay(mut call: GiopCall, mut reserved: Option<InFlight>) {
     let session = Rc::clone(&call.session);
     let core = &session.core;
     let pool = session.listener.pool();
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-    let never = Time(u64::MAX);
-    let mut last = Reason::NoMember;
+    let no_deadline = Time(u64::MAX);
+    let mut last_reason = Reason::NoMember;
     loop {
-        let admitted = match trip.take() {
-            Some(trip) => Ok(trip),
-            None => admit(core, &pool, &timer, hash_key(&call, &pool), &call.tried, WORK, never).await,
+        let admitted = match reserved.take() {
+            Some(in_flight) => Ok(in_flight),
+            None => admit(core, &pool, &timer, hash_key(&call, &pool), &call.tried, WORK, no_deadline).await,
         };
-        let found = match admitted {
-            Ok(trip) => trip,
-            Err(Reason::NoMember) => return call.reply_failure(last),
+        let in_flight = match admitted {
+            Ok(in_flight) => in_flight,
+            Err(Reason::NoMember) => return call.reply_failure(last_reason),
             Err(reason) => return call.reply_failure(reason),
         };
         if !session.is_wanted(&call) {
-            return found.abandon();
+            return in_flight.abandon();
         }
-        let manner = sharing_key(&call);
-        let failed = match pool.iiop.pool.route(found.member(), &manner, most(&found)) {
-            ConnectionRoute::Existing(line) => return line.send(call, found, core.now()),
-            ConnectionRoute::Connect(making) => {
-                match connect(core, &found, &timer, never, &session.peer).await {
+        let key = sharing_key(&call);
+        let failure = match pool.iiop.pool.route(in_flight.member(), &key, max_connections(&in_flight)) {
+            ConnectionRoute::Existing(connection) => return connection.send(call, in_flight, core.now()),
+            ConnectionRoute::Connect(ticket) => {
+                match connect(core, &in_flight, &timer, no_deadline, &session.peer).await {
                     Ok(socket) => {
-                        let line = making.complete(core, socket, ConnectionLimits::of(&found));
+                        let connection =
+                            ticket.complete(core, socket, ConnectionLimits::from_in_flight(&in_flight));
                         if !session.is_wanted(&call) {
-                            return found.abandon();
+                            return in_flight.abandon();
                         }
-                        return line.send(call, found, core.now());
+                        return connection.send(call, in_flight, core.now());
                     }
                     Err(reason) => {
-                        making.fail(reason);
+                        ticket.fail(reason);
                         Some(reason)
                     }
                 }
@@ -91,41 +96,41 @@ pub(super) async fn relay(mut call: GiopCall, mut trip: Option<InFlight>) {
             ConnectionRoute::Await(attempt) => match attempt.wait_until_done().await {
                 // The task that made the attempt has recorded the failure: it counts once.
                 Some(reason) if reason != Reason::Exhausted => {
-                    last = reason;
-                    if !can_retry(&mut call, &pool, found, core.tick()) {
-                        return call.reply_failure(last);
+                    last_reason = reason;
+                    if !can_retry(&mut call, &pool, in_flight, core.tick()) {
+                        return call.reply_failure(last_reason);
                     }
                     continue;
                 }
-                failed => failed,
+                failure => failure,
             },
             ConnectionRoute::AfterClose => {
                 pool.iiop.pool.wait_for_close().await;
                 None
             }
             ConnectionRoute::AtLimit => {
-                last = Reason::Exhausted;
-                if !can_retry(&mut call, &pool, found, core.tick()) {
-                    return call.reply_failure(last);
+                last_reason = Reason::Exhausted;
+                if !can_retry(&mut call, &pool, in_flight, core.tick()) {
+                    return call.reply_failure(last_reason);
                 }
                 continue;
             }
         };
-        last = match failed {
+        last_reason = match failure {
             None => {
-                trip = Some(found);
+                reserved = Some(in_flight);
                 continue;
             }
             // Further attempts would only blame the other members, too.
             Some(Reason::Exhausted) => {
-                found.abandon();
+                in_flight.abandon();
                 return call.reply_failure(Reason::Exhausted);
             }
             Some(reason) => reason,
         };
         let now = core.tick();
-        if !fail_and_can_retry(&mut call, &pool, found, FailureCause::Reason(last), now) {
-            return call.reply_failure(last);
+        if !fail_and_can_retry(&mut call, &pool, in_flight, FailureCause::Reason(last_reason), now) {
+            return call.reply_failure(last_reason);
         }
     }
 }
@@ -133,42 +138,42 @@ pub(super) async fn relay(mut call: GiopCall, mut trip: Option<InFlight>) {
 /// Handles a member's reply.
 pub(super) fn handle_reply(
     mut call: GiopCall,
-    trip: InFlight,
+    in_flight: InFlight,
     message: &mut [u8],
-    piece: Option<usize>,
+    fragment_len: Option<usize>,
     now: Time,
 ) {
-    let judged = match GiopMessage::parse(message) {
+    let verdict = match GiopMessage::parse(message) {
         Ok(GiopMessage { header, content: MessageContent::Reply(reply) }) => {
-            let own = trip.settings().iiop.as_ref().and_then(|iiop| iiop.key.as_deref());
+            let own_key = in_flight.settings().iiop.as_ref().and_then(|iiop| iiop.key.as_deref());
             let order = header.format().order;
-            let (judged, for_good) =
-                (reply_verdict(&reply, order, own), reply.status == ReplyStatus::ForwardPermanent);
-            if for_good && own.is_some() {
+            let (verdict, is_permanent) =
+                (reply_verdict(&reply, order, own_key), reply.status == ReplyStatus::ForwardPermanent);
+            if is_permanent && own_key.is_some() {
                 // Not permanent: a client that takes it as such never returns to the group.
                 let status = ReplyStatus::Forward as u32;
                 let bytes = if order == ByteOrder::Big { status.to_be_bytes() } else { status.to_le_bytes() };
                 // After the header and the request ID, since 1.2, the only version with it.
                 message[16..20].copy_from_slice(&bytes);
             }
-            judged
+            verdict
         }
         _ => ReplyVerdict::Executed,
     };
-    call.meter.end(judged != ReplyVerdict::Failed, now);
-    match judged {
+    call.meter.end(verdict != ReplyVerdict::Failed, now);
+    match verdict {
         ReplyVerdict::Refused => {
             let pool = call.session.listener.pool();
-            if fail_and_can_retry(&mut call, &pool, trip, FailureCause::FailedCall, now) {
+            if fail_and_can_retry(&mut call, &pool, in_flight, FailureCause::FailedCall, now) {
                 tokio::task::spawn_local(relay(call, None));
                 return;
             }
         }
-        ReplyVerdict::Failed => trip.finish_failure(FailureCause::FailedCall, now),
-        ReplyVerdict::Executed if call.kind == CallKind::Locate => trip.abandon(),
-        ReplyVerdict::Executed => trip.finish_success(now),
+        ReplyVerdict::Failed => in_flight.finish_failure(FailureCause::FailedCall, now),
+        ReplyVerdict::Executed if call.kind == CallKind::Locate => in_flight.abandon(),
+        ReplyVerdict::Executed => in_flight.finish_success(now),
     }
-    call.reply(message, piece);
+    call.reply(message, fragment_len);
 }
 
 /// The verdict of a reply on the member.
@@ -182,17 +187,17 @@ enum ReplyVerdict {
     Failed,
 }
 
-fn reply_verdict(reply: &GiopReply<'_>, order: ByteOrder, own: Option<&[u8]>) -> ReplyVerdict {
+fn reply_verdict(reply: &GiopReply<'_>, order: ByteOrder, own_key: Option<&[u8]>) -> ReplyVerdict {
     if reply.status != ReplyStatus::SystemException {
         // The reply forwards the client back to the group, which is this balancer.
-        let home = reply
+        let points_here = reply
             .forward(order)
             .and_then(|ior| ior.first_iiop_profile())
-            .is_some_and(|profile| Some(&*profile.key) == own);
-        return if home { ReplyVerdict::Refused } else { ReplyVerdict::Executed };
+            .is_some_and(|profile| Some(&*profile.key) == own_key);
+        return if points_here { ReplyVerdict::Refused } else { ReplyVerdict::Executed };
     }
-    let Some(why) = reply.exception(order) else { return ReplyVerdict::Failed };
-    match (why.name(), why.completed) {
+    let Some(exception) = reply.exception(order) else { return ReplyVerdict::Failed };
+    match (exception.name(), exception.completed) {
         ("TRANSIENT" | "NO_RESOURCES" | "NO_MEMORY" | "COMM_FAILURE", CompletionStatus::No) => {
             ReplyVerdict::Refused
         }
@@ -210,19 +215,19 @@ fn reply_verdict(reply: &GiopReply<'_>, order: ByteOrder, own: Option<&[u8]>) ->
 fn fail_and_can_retry(
     call: &mut GiopCall,
     pool: &GroupPool,
-    trip: InFlight,
-    blame: FailureCause,
+    in_flight: InFlight,
+    cause: FailureCause,
     now: Time,
 ) -> bool {
-    let (attempts, member) = (trip.settings().retry.attempts, trip.member());
-    trip.finish_failure(blame, now);
+    let (attempts, member) = (in_flight.settings().retry.attempts, in_flight.member());
+    in_flight.finish_failure(cause, now);
     try_next_member(call, pool, attempts, member, now)
 }
 
 /// Decides as [`fail_and_can_retry`], without a finding about the member, or after it was recorded.
-fn can_retry(call: &mut GiopCall, pool: &GroupPool, trip: InFlight, now: Time) -> bool {
-    let (attempts, member) = (trip.settings().retry.attempts, trip.member());
-    trip.abandon();
+fn can_retry(call: &mut GiopCall, pool: &GroupPool, in_flight: InFlight, now: Time) -> bool {
+    let (attempts, member) = (in_flight.settings().retry.attempts, in_flight.member());
+    in_flight.abandon();
     try_next_member(call, pool, attempts, member, now)
 }
 
@@ -241,12 +246,12 @@ fn try_next_member(
     true
 }
 
-fn most(trip: &InFlight) -> usize {
-    trip.settings().iiop.as_ref().map_or(1, |iiop| iiop.connections)
+fn max_connections(in_flight: &InFlight) -> usize {
+    in_flight.settings().iiop.as_ref().map_or(1, |iiop| iiop.connections)
 }
 
 fn sharing_key(call: &GiopCall) -> SharingKey {
-    SharingKey { version: call.form.version, code_sets: call.session.code_sets() }
+    SharingKey { version: call.format.version, code_sets: call.session.code_sets() }
 }
 
 fn hash_key(call: &GiopCall, pool: &GroupPool) -> u64 {

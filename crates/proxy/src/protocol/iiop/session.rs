@@ -26,10 +26,10 @@ use crate::upstream::side_car::{AlertState, MeterGuard};
 use crate::upstream::thread_context::ThreadContext;
 
 /// The form of messages where nothing received determines it.
-const PLAIN: MessageFormat = MessageFormat { version: GiopVersion::V1_0, order: ByteOrder::NATIVE };
+const CONTROL_FORMAT: MessageFormat = MessageFormat { version: GiopVersion::V1_0, order: ByteOrder::NATIVE };
 
 /// The number of messages handled before other tasks run.
-const STREAK: u32 = 32;
+const YIELD_INTERVAL: u32 = 32;
 
 /// The maximum number of a connection's requests in flight.
 const MAX_OPEN_REQUESTS: usize = 256;
@@ -43,10 +43,10 @@ pub(super) struct GiopSession {
     /// The maximum size of a message, in bytes.
     max_message: usize,
     /// The number of requests that were read.
-    read: Cell<u64>,
+    next_serial: Cell<u64>,
     /// The number and the size of the requests that were read and not answered.
-    open: Cell<usize>,
-    bytes: Cell<usize>,
+    open_requests: Cell<usize>,
+    open_bytes: Cell<usize>,
     /// Whether reading is paused until some of them are answered.
     reading_paused: Cell<bool>,
     /// The places of those with a reply, by the client's request ID.
@@ -70,19 +70,19 @@ impl GiopSession {
         core: Rc<ThreadContext>,
         listener: Rc<Listener>,
         peer: PeerAddresses,
-        outbox: WriteQueue,
-        most: usize,
+        write_queue: WriteQueue,
+        max_message: usize,
     ) -> Rc<Self> {
         Rc::new(Self {
-            max_message: most,
-            bytes: Cell::new(0),
+            max_message,
+            open_bytes: Cell::new(0),
             reading_paused: Cell::new(false),
             core,
             listener,
             peer,
-            write_queue: outbox,
-            read: Cell::new(0),
-            open: Cell::new(0),
+            write_queue,
+            next_serial: Cell::new(0),
+            open_requests: Cell::new(0),
             placements: RefCell::default(),
             code_sets: RefCell::default(),
         })
@@ -90,18 +90,18 @@ impl GiopSession {
 
     /// Handles messages until the connection ends.
     pub(super) async fn serve(self: &Rc<Self>, mut inbound: MessageReassembler, timer: &Timer) {
-        let mut bound = RedirectState::default();
-        let mut heed = AlertState::begin(self.listener.pool().group.side_car.as_ref());
-        let mut taken: u32 = 0;
+        let mut redirect_state = RedirectState::default();
+        let mut alert_state = AlertState::begin(self.listener.pool().group.side_car.as_ref());
+        let mut handled: u32 = 0;
         loop {
             match self.next_message(&mut inbound, timer).await {
-                ReadOutcome::Message(whole) => {
-                    if !self.handle_message(whole, &mut bound, &mut heed, timer).await {
+                ReadOutcome::Message(message) => {
+                    if !self.handle_message(message, &mut redirect_state, &mut alert_state, timer).await {
                         break;
                     }
                     // A client that pipelines may never let this task wait.
-                    taken = taken.wrapping_add(1);
-                    if taken.is_multiple_of(STREAK) {
+                    handled = handled.wrapping_add(1);
+                    if handled.is_multiple_of(YIELD_INTERVAL) {
                         tokio::task::yield_now().await;
                     }
                 }
@@ -110,18 +110,18 @@ impl GiopSession {
                     self.listener.pool().group.record_rejection(self.core.index, Reason::Memory);
                     break;
                 }
-                ReadOutcome::Invalid(bad) => {
-                    tracing::debug!("{}: {bad}", self.peer.client);
+                ReadOutcome::Invalid(error) => {
+                    tracing::debug!("{}: {error}", self.peer.client);
                     self.send_message_error();
                     break;
                 }
             }
         }
         // The client no longer waits for the requests at members.
-        let placed = std::mem::take(&mut *self.placements.borrow_mut());
-        for RequestPlacement { connection: line, id, .. } in placed.into_values() {
-            if let Some(line) = line.upgrade() {
-                line.cancel(id);
+        let placements = std::mem::take(&mut *self.placements.borrow_mut());
+        for RequestPlacement { connection, id, .. } in placements.into_values() {
+            if let Some(connection) = connection.upgrade() {
+                connection.cancel(id);
             }
         }
         self.write_queue.close();
@@ -130,8 +130,8 @@ impl GiopSession {
     /// Records that a request is about to go to a member.
     pub(super) fn record_waiting(&self, call: &GiopCall) {
         if call.kind != CallKind::Oneway {
-            let place = RequestPlacement { serial: call.serial, connection: Weak::new(), id: 0 };
-            self.placements.borrow_mut().insert(call.id, place);
+            let placement = RequestPlacement { serial: call.serial, connection: Weak::new(), id: 0 };
+            self.placements.borrow_mut().insert(call.id, placement);
         }
     }
 
@@ -142,13 +142,13 @@ impl GiopSession {
     }
 
     fn is_waiting(&self, call: &GiopCall) -> bool {
-        self.placements.borrow().get(&call.id).is_some_and(|place| place.serial == call.serial)
+        self.placements.borrow().get(&call.id).is_some_and(|placement| placement.serial == call.serial)
     }
 
     /// Records that a request is at a member.
-    pub(super) fn record_placement(&self, call: &GiopCall, line: &Rc<GiopConnection>, id: u32) {
-        let place = RequestPlacement { serial: call.serial, connection: Rc::downgrade(line), id };
-        self.placements.borrow_mut().insert(call.id, place);
+    pub(super) fn record_placement(&self, call: &GiopCall, connection: &Rc<GiopConnection>, id: u32) {
+        let placement = RequestPlacement { serial: call.serial, connection: Rc::downgrade(connection), id };
+        self.placements.borrow_mut().insert(call.id, placement);
     }
 
     /// Records that a request was answered, or never will be.
@@ -156,8 +156,8 @@ impl GiopSession {
         if self.is_waiting(call) {
             self.placements.borrow_mut().remove(&call.id);
         }
-        self.open.set(self.open.get() - 1);
-        self.bytes.set(self.bytes.get() - call.size);
+        self.open_requests.set(self.open_requests.get() - 1);
+        self.open_bytes.set(self.open_bytes.get() - call.size);
         if self.reading_paused.replace(false) || self.is_ending() {
             self.write_queue.wake_reader();
         }
@@ -165,8 +165,8 @@ impl GiopSession {
 
     /// Writes a reply. Drops a client with many requests that does not read the replies: it delays no other
     /// client.
-    pub(super) fn write_reply(&self, reply: &[u8], piece: Option<usize>) {
-        self.write_queue.push_fragmented(reply, piece);
+    pub(super) fn write_reply(&self, reply: &[u8], fragment_len: Option<usize>) {
+        self.write_queue.push_fragmented(reply, fragment_len);
         if self.write_queue.queued_len() > 2 * self.max_message {
             self.write_queue.close();
         }
@@ -188,7 +188,7 @@ impl GiopSession {
         timer.set(self.core.now() + idle);
         // The number of bytes when the timer was set for them: of a message, or of replies that the client
         // does not read.
-        let mut stuck = 0;
+        let mut last_len = 0;
         poll_fn(|cx| {
             let flushed = self.write_queue.poll_flush(cx);
             if flushed == Poll::Ready(false) {
@@ -196,30 +196,31 @@ impl GiopSession {
             }
             // No requests are read from a client that does not read its replies.
             if flushed.is_pending() && self.write_queue.is_full() {
-                if stuck != self.write_queue.queued_len() {
-                    stuck = self.write_queue.queued_len();
+                if last_len != self.write_queue.queued_len() {
+                    last_len = self.write_queue.queued_len();
                     timer.set(self.core.tick() + timeouts.body);
                 }
                 return if timer.fired() { Poll::Ready(ReadOutcome::Closed) } else { Poll::Pending };
             }
-            if self.open.get() >= MAX_OPEN_REQUESTS || self.bytes.get() >= self.max_message {
+            if self.open_requests.get() >= MAX_OPEN_REQUESTS || self.open_bytes.get() >= self.max_message {
                 self.reading_paused.set(true);
                 timer.set(self.core.now() + idle);
                 return Poll::Pending;
             }
-            if let Poll::Ready(came) = inbound.poll_next(cx, &self.core, &self.write_queue) {
+            if let Poll::Ready(outcome) = inbound.poll_next(cx, &self.core, &self.write_queue) {
                 self.core.tick();
-                return Poll::Ready(came);
+                return Poll::Ready(outcome);
             }
-            if stuck != inbound.buffered_len() {
-                stuck = inbound.buffered_len();
-                timer.set(self.core.tick() + if stuck > 0 { timeouts.body } else { idle });
+            if last_len != inbound.buffered_len() {
+                last_len = inbound.buffered_len();
+                timer.set(self.core.tick() + if last_len > 0 { timeouts.body } else { idle });
             }
             let fired = timer.fired();
             if fired && inbound.has_partial_message() {
                 return Poll::Ready(ReadOutcome::Closed);
             }
-            if (fired || self.is_ending()) && self.open.get() == 0 && !inbound.has_partial_message() {
+            if (fired || self.is_ending()) && self.open_requests.get() == 0 && !inbound.has_partial_message()
+            {
                 // A client whose next request crosses this message knows that it was not begun, and sends it
                 // elsewhere.
                 self.write_message(write::close);
@@ -236,26 +237,26 @@ impl GiopSession {
     /// Handles one message; returns `false` if the connection has to end.
     async fn handle_message(
         self: &Rc<Self>,
-        WholeMessage { bytes: message, first_fragment_len: piece }: WholeMessage,
-        bound: &mut RedirectState,
-        heed: &mut AlertState,
+        WholeMessage { bytes: message, first_fragment_len: fragment_len }: WholeMessage,
+        redirect_state: &mut RedirectState,
+        alert_state: &mut AlertState,
         timer: &Timer,
     ) -> bool {
-        let Ok(read) = GiopMessage::parse(&message) else { return self.send_message_error() };
-        let (id, kind, target) = match &read.content {
+        let Ok(parsed) = GiopMessage::parse(&message) else { return self.send_message_error() };
+        let (id, kind, target) = match &parsed.content {
             MessageContent::Request(request) => {
                 if let Some(code_sets) = request.contexts.find(CODE_SETS) {
                     // A byte order and two numbers.
                     if code_sets.len() != 12 {
                         return self.send_message_error();
                     }
-                    let mut known = self.code_sets.borrow_mut();
-                    if known.as_deref() != Some(code_sets) {
-                        *known = Some(code_sets.into());
+                    let mut current = self.code_sets.borrow_mut();
+                    if current.as_deref() != Some(code_sets) {
+                        *current = Some(code_sets.into());
                     }
                 }
-                let oneway = request.expected_response == ExpectedResponse::Oneway;
-                (request.id, if oneway { CallKind::Oneway } else { CallKind::Request }, &request.target)
+                let is_oneway = request.expected_response == ExpectedResponse::Oneway;
+                (request.id, if is_oneway { CallKind::Oneway } else { CallKind::Request }, &request.target)
             }
             MessageContent::LocateRequest(request) => (request.id, CallKind::Locate, &request.target),
             MessageContent::CancelRequest(id) => {
@@ -268,47 +269,48 @@ impl GiopSession {
                 return self.send_message_error();
             }
         };
-        debug_assert!(matches!(read.header.kind, MessageType::Request | MessageType::LocateRequest));
+        debug_assert!(matches!(parsed.header.kind, MessageType::Request | MessageType::LocateRequest));
         let view = self.listener.pool().view();
         let Some(iiop) = &view.published.settings.iiop else { return false };
-        let known = iiop.key.as_deref().is_none_or(|own| target.key() == Some(own));
-        let shared = iiop.is_shared(target.key());
-        let form = read.header.format();
-        self.open.set(self.open.get() + 1);
-        let serial = self.read.get();
-        self.read.set(serial + 1);
-        self.bytes.set(self.bytes.get() + message.len());
+        let is_known_key = iiop.key.as_deref().is_none_or(|own_key| target.key() == Some(own_key));
+        let is_shared = iiop.is_shared(target.key());
+        let format = parsed.header.format();
+        self.open_requests.set(self.open_requests.get() + 1);
+        let serial = self.next_serial.get();
+        self.next_serial.set(serial + 1);
+        self.open_bytes.set(self.open_bytes.get() + message.len());
         let mut call = GiopCall {
             session: Rc::clone(self),
             id,
             serial,
-            form,
+            format,
             kind,
             size: message.len(),
             message,
-            first_fragment_len: piece,
+            first_fragment_len: fragment_len,
             tried: Vec::new(),
             resent: false,
-            begun: self.core.now(),
+            started_at: self.core.now(),
             meter: MeterGuard::default(),
         };
-        if !known {
+        if !is_known_key {
             call.reply_unknown_object();
             return true;
         }
         // Relayed: each request, or only those without a reply.
-        let relayed = self.listener.settings().binding == BindingMode::PerRequest || kind == CallKind::Oneway;
-        if !relayed {
-            redirect::redirect(call, bound, timer).await;
+        let is_relayed =
+            self.listener.settings().binding == BindingMode::PerRequest || kind == CallKind::Oneway;
+        if !is_relayed {
+            redirect::redirect(call, redirect_state, timer).await;
             return true;
         }
         if let Some(side_car) = &self.listener.pool().group.side_car {
-            if let Some(home) = iiop.home.as_ref().filter(|_| kind != CallKind::Oneway && shared)
-                && !heed.is_exempt(self.core.now())
-                && heed.should_leave(|| self.core.random_bits())
+            if let Some(home_ior) = iiop.home.as_ref().filter(|_| kind != CallKind::Oneway && is_shared)
+                && !alert_state.is_exempt(self.core.now())
+                && alert_state.should_leave(|| self.core.random_bits())
             {
-                heed.record_departure();
-                call.reply_forward(home);
+                alert_state.record_departure();
+                call.reply_forward(home_ior);
                 return true;
             }
             if kind != CallKind::Locate {
@@ -325,16 +327,18 @@ impl GiopSession {
             call.reply_located(true);
             return true;
         }
-        if let Some(line) = relay::begin_relay(call) {
-            line.wait_for_room().await;
+        if let Some(connection) = relay::begin_relay(call) {
+            connection.wait_for_room().await;
         }
         true
     }
 
     fn cancel(&self, id: u32) {
-        let placed = self.placements.borrow_mut().remove(&id);
-        if let Some((line, id)) = placed.and_then(|place| Some((place.connection.upgrade()?, place.id))) {
-            line.cancel(id);
+        let placement = self.placements.borrow_mut().remove(&id);
+        if let Some((connection, id)) =
+            placement.and_then(|placement| Some((placement.connection.upgrade()?, placement.id)))
+        {
+            connection.cancel(id);
         }
     }
 
@@ -346,7 +350,7 @@ impl GiopSession {
 
     fn write_message(&self, write: impl FnOnce(&mut Vec<u8>, MessageFormat)) {
         let mut out = Vec::new();
-        write(&mut out, PLAIN);
+        write(&mut out, CONTROL_FORMAT);
         self.write_queue.push(&out);
     }
 }

@@ -47,8 +47,8 @@ impl WriteQueue {
         if self.broken.get() {
             return;
         }
-        let mut kept = self.queued.borrow_mut();
-        while kept.is_empty() && !bytes.is_empty() {
+        let mut queued = self.queued.borrow_mut();
+        while queued.is_empty() && !bytes.is_empty() {
             match self.socket.send(bytes) {
                 Some(Ok(sent)) => bytes = &bytes[sent..],
                 Some(Err(_)) => {
@@ -58,7 +58,7 @@ impl WriteQueue {
                 None => break,
             }
         }
-        kept.extend_from_slice(bytes);
+        queued.extend_from_slice(bytes);
         if !bytes.is_empty() {
             self.wake_reader();
         }
@@ -66,11 +66,14 @@ impl WriteQueue {
 
     /// Writes one message in fragments of the received size, if it arrived in fragments: some peers do not
     /// accept it otherwise. Before GIOP 1.2, some do not accept fragments.
-    pub(super) fn push_fragmented(&self, bytes: &[u8], piece: Option<usize>) {
-        let new = matches!(GiopHeader::parse(bytes), Ok(Some(header)) if header.version == GiopVersion::V1_2);
-        let mut pieces = Vec::new();
-        match piece.filter(|_| new) {
-            Some(piece) if split_fragments(bytes, piece, &mut pieces).is_ok() => self.push(&pieces),
+    pub(super) fn push_fragmented(&self, bytes: &[u8], fragment_len: Option<usize>) {
+        let supports_fragments =
+            matches!(GiopHeader::parse(bytes), Ok(Some(header)) if header.version == GiopVersion::V1_2);
+        let mut fragments = Vec::new();
+        match fragment_len.filter(|_| supports_fragments) {
+            Some(fragment_len) if split_fragments(bytes, fragment_len, &mut fragments).is_ok() => {
+                self.push(&fragments)
+            }
             _ => self.push(bytes),
         }
     }
@@ -78,9 +81,9 @@ impl WriteQueue {
     /// Sends the queued bytes. Completes when none are left, or with `false` when the connection is broken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<bool> {
         self.reader_waker.borrow_mut().get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
-        let mut kept = self.queued.borrow_mut();
-        while !self.broken.get() && self.sent.get() < kept.len() {
-            match self.socket.send(&kept[self.sent.get()..]) {
+        let mut queued = self.queued.borrow_mut();
+        while !self.broken.get() && self.sent.get() < queued.len() {
+            match self.socket.send(&queued[self.sent.get()..]) {
                 Some(Ok(sent)) => self.sent.set(self.sent.get() + sent),
                 Some(Err(_)) => self.broken.set(true),
                 None => match ready!(self.socket.poll_ready(IoDirection::Write, cx)) {
@@ -90,9 +93,9 @@ impl WriteQueue {
             }
         }
         // The buffer is not reused: it may have held a large message.
-        *kept = Vec::new();
+        *queued = Vec::new();
         self.sent.set(0);
-        drop(kept);
+        drop(queued);
         self.writer_wakers.borrow_mut().drain(..).for_each(Waker::wake);
         Poll::Ready(!self.broken.get())
     }
@@ -138,8 +141,8 @@ impl WriteQueue {
 
     /// Wakes the task that reads the connection.
     pub(super) fn wake_reader(&self) {
-        if let Some(owner) = &*self.reader_waker.borrow() {
-            owner.wake_by_ref();
+        if let Some(waker) = &*self.reader_waker.borrow() {
+            waker.wake_by_ref();
         }
     }
 }

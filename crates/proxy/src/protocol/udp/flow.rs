@@ -27,16 +27,16 @@ use crate::{BindingMode, RebindMode};
 /// The idle time after which a flow may be bound to another member: longer than responses are in transit.
 const REBIND_IDLE: Duration = Duration::from_secs(1);
 /// The maximum number of members tried for one datagram.
-const TRIES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 /// The maximum time for which the table may consider an active flow idle.
 const MAX_STALENESS: Duration = Duration::from_secs(1);
 
 pub(super) struct UdpFlow {
     client: SocketAddr,
     local: Option<IpAddr>,
-    begun: Time,
+    started_at: Time,
     /// The time of the last datagram in either direction.
-    last: Cell<Time>,
+    last_activity: Cell<Time>,
     standing: Cell<FlowStanding>,
     /// The time at which the table was last notified of its use.
     last_touched: Cell<Time>,
@@ -73,8 +73,8 @@ impl UdpFlow {
         Self {
             client,
             local,
-            begun: now,
-            last: Cell::new(now),
+            started_at: now,
+            last_activity: Cell::new(now),
             standing: Cell::new(FlowStanding::Unanswered),
             last_touched: Cell::new(now),
             evicted: Cell::new(false),
@@ -95,15 +95,15 @@ impl UdpFlow {
     ) -> Option<Rc<Self>> {
         let pool = service.listener.pool();
         let view = pool.view();
-        let place = view.published.plan.members().iter().position(|one| *one.name == *member)?;
+        let index = view.published.plan.members().iter().position(|candidate| *candidate.name == *member)?;
         // The member may have another address by now.
         let address =
-            socket.peer_addr().ok().filter(|peer| *peer == view.published.plan.members()[place].address)?;
-        let trip = pool.admit_to(&view, place, now)?;
+            socket.peer_addr().ok().filter(|peer| *peer == view.published.plan.members()[index].address)?;
+        let in_flight = pool.admit_to(&view, index, now)?;
         let flow = Self::unbound(key, now);
         // Its standing in the other process is unknown.
         flow.standing.set(FlowStanding::Answered);
-        flow.set_member(service, trip, Rc::new(socket), address, pool);
+        flow.set_member(service, in_flight, Rc::new(socket), address, pool);
         Some(Rc::new(flow))
     }
 
@@ -126,17 +126,17 @@ impl UdpFlow {
     fn set_member(
         &self,
         service: &UdpService,
-        mut trip: InFlight,
+        mut in_flight: InFlight,
         socket: Rc<UdpSocket>,
         address: SocketAddr,
         pool: Rc<GroupPool>,
     ) {
         let version = Cell::new(pool.group.version());
-        self.binding.borrow_mut().hold(&service.listener, &trip);
-        trip.release_plan();
-        let heard = Cell::new(false);
+        self.binding.borrow_mut().hold(&service.listener, &in_flight);
+        in_flight.release_plan();
+        let has_responded = Cell::new(false);
         *self.member.borrow_mut() =
-            Some(BoundMember { socket, address, in_flight: trip, pool, version, has_responded: heard });
+            Some(BoundMember { socket, address, in_flight, pool, version, has_responded });
         self.waker.borrow().iter().for_each(Waker::wake_by_ref);
     }
 
@@ -168,8 +168,8 @@ impl UdpFlow {
 
     /// Sends a client's datagram to the member, or to another one if that fails.
     pub(super) fn send(&self, service: &UdpService, bytes: &[u8], now: Time) {
-        let quiet = now.since(self.last.replace(now)) >= REBIND_IDLE;
-        if quiet {
+        let was_idle = now.since(self.last_activity.replace(now)) >= REBIND_IDLE;
+        if was_idle {
             self.rebind_if_due(service, now);
         }
         let unanswered = self.standing.get() == FlowStanding::Unanswered;
@@ -178,9 +178,9 @@ impl UdpFlow {
             if unanswered { FlowStanding::Unanswered } else { FlowStanding::Proved },
             now,
         );
-        for _ in 0..TRIES {
-            let kept = self.member.borrow().as_ref().is_some_and(|bound| bound.is_current(service));
-            if !kept {
+        for _ in 0..MAX_ATTEMPTS {
+            let has_current = self.member.borrow().as_ref().is_some_and(|bound| bound.is_current(service));
+            if !has_current {
                 self.leave_member(now);
                 if !self.ensure_bound(service, now, None) {
                     return;
@@ -213,7 +213,7 @@ impl UdpFlow {
         loop {
             let socket = self.member.borrow().as_ref().map(|bound| Rc::clone(&bound.socket));
             let changed = poll_fn(|_| self.poll_changed(socket.as_ref(), &timer, service));
-            let over = match &socket {
+            let ended = match &socket {
                 Some(socket) => tokio::select! {
                     biased;
                     over = changed => over,
@@ -227,7 +227,7 @@ impl UdpFlow {
                 },
                 None => changed.await,
             };
-            if over {
+            if ended {
                 return;
             }
         }
@@ -241,18 +241,18 @@ impl UdpFlow {
         service: &UdpService,
     ) -> Poll<bool> {
         let now = service.core.tick();
-        let due = service.flow_deadline(self.last.get(), self.standing.get(), now);
+        let deadline = service.flow_deadline(self.last_activity.get(), self.standing.get(), now);
         // By the timer, not by the clock: a timer fires only after all received datagrams were handled.
-        if timer.fired() && due <= now || self.evicted.get() || service.listener.is_handed_off() {
+        if timer.fired() && deadline <= now || self.evicted.get() || service.listener.is_handed_off() {
             return Poll::Ready(true);
         }
-        timer.set(due);
-        let same = match (&*self.member.borrow(), socket) {
+        timer.set(deadline);
+        let unchanged = match (&*self.member.borrow(), socket) {
             (Some(bound), Some(socket)) => Rc::ptr_eq(&bound.socket, socket),
             (None, None) => true,
             _ => false,
         };
-        if same { Poll::Pending } else { Poll::Ready(false) }
+        if unchanged { Poll::Pending } else { Poll::Ready(false) }
     }
 
     /// Ends the flow.
@@ -263,17 +263,17 @@ impl UdpFlow {
         }
         let now = service.core.now();
         self.leave_member(now);
-        service.listener.pool().counters().latency.record(now.since(self.begun));
+        service.listener.pool().counters().latency.record(now.since(self.started_at));
     }
 
     /// Forwards the available responses, and returns how many.
     fn forward_available(&self, socket: &Rc<UdpSocket>, service: &UdpService) -> usize {
         let now = service.core.tick();
-        let mut answers = 0;
-        while answers < DATAGRAMS_PER_TURN {
+        let mut responses = 0;
+        while responses < DATAGRAMS_PER_TURN {
             let bound = self.member.borrow();
             let Some(bound) = bound.as_ref().filter(|bound| Rc::ptr_eq(&bound.socket, socket)) else {
-                return answers;
+                return responses;
             };
             let received = service.core.with_buffers(|buffer, _| {
                 let len = receive(socket, buffer)?;
@@ -283,20 +283,20 @@ impl UdpFlow {
             });
             match received {
                 Ok(len) => {
-                    answers += 1;
-                    self.last.set(now);
+                    responses += 1;
+                    self.last_activity.set(now);
                     self.failed.borrow_mut().clear();
                     bound.record_response(len);
                     self.touch_table(service, self.standing.get().max(FlowStanding::Answered), now);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return answers,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return responses,
                 Err(_) => break,
             }
         }
-        if answers < DATAGRAMS_PER_TURN {
+        if responses < DATAGRAMS_PER_TURN {
             self.fail_member(now);
         }
-        answers
+        responses
     }
 
     /// Binds the flow to another member, if its own is under alert and the flow is due. Called after an idle
@@ -308,13 +308,13 @@ impl UdpFlow {
         }
         let (core, pool) = (&service.core, service.listener.pool());
         let view = pool.view();
-        let mut bond = self.binding.borrow_mut();
-        if !view.alert || !bond.should_leave(&view, core.random_bits(), now) {
+        let mut binding = self.binding.borrow_mut();
+        if !view.alert || !binding.should_leave(&view, core.random_bits(), now) {
             return;
         }
         let reads_key = view.published.plan.strategy().reads_key;
         let key = if reads_key { crate::settings::hash_key::client_key(self.client.ip()) } else { 0 };
-        if let Some(trip) = bond.admit_elsewhere(
+        if let Some(in_flight) = binding.admit_elsewhere(
             &pool,
             &view,
             (key, core.random_bits()),
@@ -322,30 +322,30 @@ impl UdpFlow {
             MovedSession::default(),
             now,
         ) {
-            bond.record_move(Some(&trip));
-            drop(bond);
+            binding.record_move(Some(&in_flight));
+            drop(binding);
             self.leave_member(now);
-            self.ensure_bound(service, now, Some(trip));
+            self.ensure_bound(service, now, Some(in_flight));
         }
     }
 
     /// Finds a member, unless one is given; returns `true` if there is one now.
-    fn ensure_bound(&self, service: &UdpService, now: Time, given: Option<InFlight>) -> bool {
+    fn ensure_bound(&self, service: &UdpService, now: Time, moved: Option<InFlight>) -> bool {
         let (core, pool) = (&service.core, service.listener.pool());
         let reads_key = pool.view().published.plan.strategy().reads_key;
         let key = if reads_key { crate::settings::hash_key::client_key(self.client.ip()) } else { 0 };
         let mut failed = self.failed.borrow_mut();
-        let mut given = given;
-        let trip = loop {
-            let admission = match given.take() {
-                Some(trip) => AdmissionOutcome::Admitted(trip),
+        let mut moved = moved;
+        let in_flight = loop {
+            let admission = match moved.take() {
+                Some(in_flight) => AdmissionOutcome::Admitted(in_flight),
                 None => {
                     pool.begin_session_choice();
                     pool.admit(key, core.random_bits(), now, &failed, WorkKind::Session)
                 }
             };
             match admission {
-                AdmissionOutcome::Admitted(trip) => break trip,
+                AdmissionOutcome::Admitted(in_flight) => break in_flight,
                 AdmissionOutcome::Full => {
                     pool.group.record_rejection(core.index, Reason::QueueFull);
                     return false;
@@ -362,18 +362,18 @@ impl UdpFlow {
                 AdmissionOutcome::NoCandidate => failed.clear(),
             }
         };
-        let address = trip.upstream.address.get();
-        match connected(address) {
+        let address = in_flight.upstream.address.get();
+        match connect_socket(address) {
             Ok(socket) => {
-                trip.counters().connects.add(1);
+                in_flight.counters().connects.add(1);
                 drop(failed);
-                self.set_member(service, trip, Rc::new(socket), address, pool);
+                self.set_member(service, in_flight, Rc::new(socket), address, pool);
                 true
             }
             Err(error) => {
                 tracing::debug!("no socket for a flow to {address}: {error}");
                 service.listener.counters().refused.add(1);
-                trip.abandon();
+                in_flight.abandon();
                 false
             }
         }
@@ -409,12 +409,12 @@ impl BoundMember {
         if version == self.version.get() {
             return true;
         }
-        let holds =
+        let is_valid =
             pool.can_keep(self.in_flight.member()) && self.in_flight.upstream.address.get() == self.address;
-        if holds {
+        if is_valid {
             self.version.set(version);
         }
-        holds
+        is_valid
     }
 
     /// Records a response.
@@ -427,7 +427,7 @@ impl BoundMember {
 }
 
 /// Returns a socket to a member, with an address and port that the kernel chooses.
-fn connected(address: SocketAddr) -> io::Result<UdpSocket> {
+fn connect_socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket: OwnedFd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;

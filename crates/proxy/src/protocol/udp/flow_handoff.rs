@@ -66,14 +66,14 @@ impl UdpService {
 
     /// Resumes a flow of another process, if its member is usable; otherwise the client's next datagram
     /// begins a new one.
-    pub(super) fn resume_flow(self: &Rc<Self>, lent: ResumableFlow) {
+    pub(super) fn resume_flow(self: &Rc<Self>, resumable: ResumableFlow) {
         let now = self.core.tick();
-        let socket = UdpSocket::from_std(std::net::UdpSocket::from(lent.socket));
-        let flow = socket
-            .ok()
-            .and_then(|socket| UdpFlow::resume(self, (lent.client, lent.local), &lent.member, socket, now));
+        let socket = UdpSocket::from_std(std::net::UdpSocket::from(resumable.socket));
+        let flow = socket.ok().and_then(|socket| {
+            UdpFlow::resume(self, (resumable.client, resumable.local), &resumable.member, socket, now)
+        });
         if let Some(flow) = flow {
-            self.run_flow((lent.client, lent.local), &flow);
+            self.run_flow((resumable.client, resumable.local), &flow);
             // The other process has counted it as accepted.
             self.listener.counters().accepted.sub(1);
         }

@@ -80,26 +80,26 @@ impl UdpListenSocket {
             rustix::net::sendto(&self.udp, bytes, SendFlags::empty(), &client)?;
             return Ok(());
         };
-        let (four, six);
-        let from = match local {
+        let (v4, v6);
+        let control_message = match local {
             IpAddr::V4(local) => {
                 let address = in_addr { s_addr: u32::from_ne_bytes(local.octets()) };
-                four = in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: address, ipi_addr: address };
-                ControlMessage::Ipv4PacketInfo(&four)
+                v4 = in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: address, ipi_addr: address };
+                ControlMessage::Ipv4PacketInfo(&v4)
             }
             IpAddr::V6(local) => {
                 // A link-local address needs no index here: the client's address contains it.
-                six = in6_pktinfo { ipi6_addr: in6_addr { s6_addr: local.octets() }, ipi6_ifindex: 0 };
-                ControlMessage::Ipv6PacketInfo(&six)
+                v6 = in6_pktinfo { ipi6_addr: in6_addr { s6_addr: local.octets() }, ipi6_ifindex: 0 };
+                ControlMessage::Ipv6PacketInfo(&v6)
             }
         };
-        let (fd, parts) = (self.udp.as_raw_fd(), [IoSlice::new(bytes)]);
+        let (fd, bufs) = (self.udp.as_raw_fd(), [IoSlice::new(bytes)]);
         match client {
             SocketAddr::V4(client) => {
-                sendmsg(fd, &parts, &[from], MsgFlags::empty(), Some(&SockaddrIn::from(client)))?;
+                sendmsg(fd, &bufs, &[control_message], MsgFlags::empty(), Some(&SockaddrIn::from(client)))?;
             }
             SocketAddr::V6(client) => {
-                sendmsg(fd, &parts, &[from], MsgFlags::empty(), Some(&SockaddrIn6::from(client)))?;
+                sendmsg(fd, &bufs, &[control_message], MsgFlags::empty(), Some(&SockaddrIn6::from(client)))?;
             }
         }
         Ok(())
@@ -107,18 +107,18 @@ impl UdpListenSocket {
 
     fn receive_with_local(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, Option<IpAddr>)> {
         let mut ancillary = self.ancillary.borrow_mut();
-        let mut parts = [IoSliceMut::new(buffer)];
+        let mut bufs = [IoSliceMut::new(buffer)];
         let message = recvmsg::<SockaddrStorage>(
             self.udp.as_raw_fd(),
-            &mut parts,
+            &mut bufs,
             Some(&mut ancillary),
             MsgFlags::empty(),
         )?;
         let client = message.address.and_then(|client| {
-            let four = client.as_sockaddr_in().map(|client| SocketAddrV4::from(*client).into());
-            four.or_else(|| client.as_sockaddr_in6().map(|client| SocketAddrV6::from(*client).into()))
+            let v4 = client.as_sockaddr_in().map(|client| SocketAddrV4::from(*client).into());
+            v4.or_else(|| client.as_sockaddr_in6().map(|client| SocketAddrV6::from(*client).into()))
         });
-        let local = message.cmsgs()?.find_map(|part| match part {
+        let local = message.cmsgs()?.find_map(|control_message| match control_message {
             // For a broadcast, the local address that received it.
             ControlMessageOwned::Ipv4PacketInfo(info) => {
                 Some(IpAddr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()))

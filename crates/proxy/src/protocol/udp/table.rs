@@ -41,7 +41,7 @@ pub(super) struct FlowTable<F> {
     sources: HashMap<IpAddr, BTreeSet<FlowRank>>,
     /// The sources by their number of flows.
     sizes: BTreeSet<(usize, IpAddr)>,
-    next: u64,
+    next_sequence: u64,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl<F> Default for FlowTable<F> {
             order: BTreeMap::default(),
             sources: HashMap::default(),
             sizes: BTreeSet::default(),
-            next: 0,
+            next_sequence: 0,
         }
     }
 }
@@ -68,11 +68,11 @@ impl<F> FlowTable<F> {
     }
 
     pub(super) fn get(&self, key: &FlowKey) -> Option<&F> {
-        self.flows.get(key).map(|place| &place.flow)
+        self.flows.get(key).map(|ranked| &ranked.flow)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&FlowKey, &F)> {
-        self.flows.iter().map(|(key, place)| (key, &place.flow))
+        self.flows.iter().map(|(key, ranked)| (key, &ranked.flow))
     }
 
     /// Adds a flow behind those with the same standing; it replaces one with the same key.
@@ -84,48 +84,49 @@ impl<F> FlowTable<F> {
 
     /// Removes a flow and returns it.
     pub(super) fn remove(&mut self, key: &FlowKey) -> Option<F> {
-        let place = self.flows.remove(key)?;
-        self.unrank(key, place.rank);
-        Some(place.flow)
+        let ranked = self.flows.remove(key)?;
+        self.unrank(key, ranked.rank);
+        Some(ranked.flow)
     }
 
     /// Records that a flow was used, and its standing: all others with the same standing are replaced before
     /// it.
     pub(super) fn touch(&mut self, key: &FlowKey, standing: FlowStanding) {
-        let Some(before) = self.flows.get(key).map(|place| place.rank) else { return };
-        self.unrank(key, before);
+        let Some(old_rank) = self.flows.get(key).map(|ranked| ranked.rank) else { return };
+        self.unrank(key, old_rank);
         let rank = self.rank(key, standing);
-        if let Some(place) = self.flows.get_mut(key) {
-            place.rank = rank;
+        if let Some(ranked) = self.flows.get_mut(key) {
+            ranked.rank = rank;
         }
     }
 
     /// Returns the flow that a new one replaces in a full table; `None` if there is none.
     pub(super) fn eviction_candidate(&self, newcomer: &FlowKey) -> Option<FlowKey> {
-        let own = source(newcomer);
+        let own_source = source(newcomer);
         let ranks = |source: &IpAddr| self.sources.get(source).and_then(BTreeSet::first).copied();
-        let own_count = self.sources.get(&own).map_or(0, BTreeSet::len);
-        let above = |count: usize| count * SHARE > self.flows.len();
-        let rank = if above(own_count) {
-            ranks(&own).filter(|(standing, _)| *standing == FlowStanding::Unanswered)
+        let own_count = self.sources.get(&own_source).map_or(0, BTreeSet::len);
+        let exceeds_share = |count: usize| count * SHARE > self.flows.len();
+        let rank = if exceeds_share(own_count) {
+            ranks(&own_source).filter(|(standing, _)| *standing == FlowStanding::Unanswered)
         } else {
             let (count, largest) = *self.sizes.last()?;
             // Not for a source that would then have as many.
-            let of_largest = if above(count) && count >= own_count + 2 { ranks(&largest) } else { None };
-            let first =
+            let largest_rank =
+                if exceeds_share(count) && count >= own_count + 2 { ranks(&largest) } else { None };
+            let oldest_rank =
                 self.order.keys().next().copied().filter(|(standing, _)| *standing < FlowStanding::Proved);
-            match (of_largest, first) {
-                (Some(large), Some(first)) if first.0 < large.0 => Some(first),
-                (Some(large), _) => Some(large),
-                (None, first) => first,
+            match (largest_rank, oldest_rank) {
+                (Some(largest_flow), Some(oldest)) if oldest.0 < largest_flow.0 => Some(oldest),
+                (Some(largest_flow), _) => Some(largest_flow),
+                (None, oldest) => oldest,
             }
         };
         self.order.get(&rank?).copied()
     }
 
     fn rank(&mut self, key: &FlowKey, standing: FlowStanding) -> FlowRank {
-        let rank = (standing, self.next);
-        self.next += 1;
+        let rank = (standing, self.next_sequence);
+        self.next_sequence += 1;
         self.order.insert(rank, *key);
         self.resize(source(key), |ranks| ranks.insert(rank));
         rank
@@ -138,14 +139,14 @@ impl<F> FlowTable<F> {
 
     fn resize(&mut self, source: IpAddr, change: impl FnOnce(&mut BTreeSet<FlowRank>) -> bool) {
         let ranks = self.sources.entry(source).or_default();
-        let before = ranks.len();
+        let old_count = ranks.len();
         change(ranks);
-        let after = ranks.len();
-        self.sizes.remove(&(before, source));
-        if after == 0 {
+        let new_count = ranks.len();
+        self.sizes.remove(&(old_count, source));
+        if new_count == 0 {
             self.sources.remove(&source);
         } else {
-            self.sizes.insert((after, source));
+            self.sizes.insert((new_count, source));
         }
     }
 }
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn gives_way(table: &FlowTable<()>, newcomer: &str, expected: Option<&str>) {
+    fn assert_eviction(table: &FlowTable<()>, newcomer: &str, expected: Option<&str>) {
         assert_eq!(table.eviction_candidate(&key(newcomer)), expected.map(key), "for {newcomer}");
     }
 
@@ -185,12 +186,12 @@ mod tests {
             ("10.0.0.5:1", Answered),
         ]);
         for expected in ["10.0.0.3:1", "10.0.0.4:1", "10.0.0.2:1", "10.0.0.5:1"] {
-            gives_way(&table, "10.0.1.1:1", Some(expected));
+            assert_eviction(&table, "10.0.1.1:1", Some(expected));
             assert!(table.remove(&key(expected)).is_some());
             // An active client takes its place.
             table.insert((expected.replace("10.0.0", "10.0.9").parse().unwrap(), None), (), Proved);
         }
-        gives_way(&table, "10.0.1.1:1", None);
+        assert_eviction(&table, "10.0.1.1:1", None);
     }
 
     #[test]
@@ -202,9 +203,9 @@ mod tests {
             ("10.0.0.4:1", Unanswered),
         ]);
         table.touch(&key("10.0.0.1:1"), Unanswered);
-        gives_way(&table, "10.0.1.1:1", Some("10.0.0.2:1"));
+        assert_eviction(&table, "10.0.1.1:1", Some("10.0.0.2:1"));
         table.touch(&key("10.0.0.2:1"), Answered);
-        gives_way(&table, "10.0.1.1:1", Some("10.0.0.3:1"));
+        assert_eviction(&table, "10.0.1.1:1", Some("10.0.0.3:1"));
     }
 
     #[test]
@@ -215,31 +216,31 @@ mod tests {
             ("10.0.0.9:2", Unanswered),
             ("10.0.0.2:1", Proved),
         ]);
-        gives_way(&table, "10.0.1.1:1", Some("10.0.0.9:1"));
+        assert_eviction(&table, "10.0.1.1:1", Some("10.0.0.9:1"));
         // Its own newcomers, too, take only its own places.
-        gives_way(&table, "10.0.0.9:3", Some("10.0.0.9:1"));
+        assert_eviction(&table, "10.0.0.9:3", Some("10.0.0.9:1"));
         table.touch(&key("10.0.0.9:2"), Proved);
         table.touch(&key("10.0.0.9:1"), Proved);
-        gives_way(&table, "10.0.0.9:3", None);
-        gives_way(&table, "10.0.1.1:1", Some("10.0.0.1:1"));
+        assert_eviction(&table, "10.0.0.9:3", None);
+        assert_eviction(&table, "10.0.1.1:1", Some("10.0.0.1:1"));
         // Where no other flow makes room, its proved flow with the longest idle time does; those of small
         // sources never do.
         table.touch(&key("10.0.0.1:1"), Proved);
-        gives_way(&table, "10.0.1.1:1", Some("10.0.0.9:2"));
-        gives_way(&table, "10.0.0.1:2", None);
+        assert_eviction(&table, "10.0.1.1:1", Some("10.0.0.9:2"));
+        assert_eviction(&table, "10.0.0.1:2", None);
     }
 
     #[test]
     fn in_a_small_table_sources_that_have_as_many_keep_what_they_have() {
         let table = table(&[("10.0.0.1:1", Proved), ("10.0.0.2:1", Proved), ("10.0.0.3:1", Proved)]);
-        gives_way(&table, "10.0.0.4:1", None);
+        assert_eviction(&table, "10.0.0.4:1", None);
     }
 
     #[test]
     fn a_source_that_is_all_there_is_keeps_what_is_answered() {
         let table = table(&[("10.0.0.1:1", Answered), ("10.0.0.1:2", Proved)]);
-        gives_way(&table, "10.0.0.1:3", None);
-        gives_way(&table, "10.0.0.2:1", Some("10.0.0.1:1"));
+        assert_eviction(&table, "10.0.0.1:3", None);
+        assert_eviction(&table, "10.0.0.2:1", Some("10.0.0.1:1"));
     }
 
     #[test]
@@ -250,8 +251,8 @@ mod tests {
             ("[2001:db8:0:1::1]:1", Proved),
             ("[2001:db8:0:2::1]:1", Proved),
         ]);
-        gives_way(&table, "[2001:db8:0:3::1]:1", Some("[2001:db8::1]:1"));
-        gives_way(&table, "[2001:db8::3]:1", None);
+        assert_eviction(&table, "[2001:db8:0:3::1]:1", Some("[2001:db8::1]:1"));
+        assert_eviction(&table, "[2001:db8::3]:1", None);
     }
 
     #[test]

@@ -73,40 +73,40 @@ impl AdsSession {
         {
             return RequestEffect::OverLimit;
         }
-        let topic = &mut self.subscriptions[kind as usize];
-        let mut heard = RequestEffect::Accepted;
+        let subscription = &mut self.subscriptions[kind as usize];
+        let mut effect = RequestEffect::Accepted;
         if request.response_nonce.is_empty() {
             // The first request of its type, or the client has dropped its state.
-            *topic = TypeSubscription {
+            *subscription = TypeSubscription {
                 requested: true,
                 wildcard: kind.is_complete_set() && request.resource_names.is_empty(),
                 // Reported once, until the client accepts a response again.
-                rejected: topic.rejected,
+                rejected: subscription.rejected,
                 ..TypeSubscription::default()
             };
-        } else if topic.requested {
-            if request.response_nonce != topic.nonce.to_string() {
+        } else if subscription.requested {
+            if request.response_nonce != subscription.nonce.to_string() {
                 // About a response before the last: the client has yet to read that one, and will send its
                 // requests with it.
                 return RequestEffect::Unchanged;
             }
-            topic.response_in_flight = false;
-            let refused = request.error_detail.is_some();
-            if let Some(error) = request.error_detail.as_ref().filter(|_| !topic.rejected) {
-                heard = RequestEffect::Rejected(kind, super::printable(&error.message));
+            subscription.response_in_flight = false;
+            let is_rejected = request.error_detail.is_some();
+            if let Some(error) = request.error_detail.as_ref().filter(|_| !subscription.rejected) {
+                effect = RequestEffect::Rejected(kind, super::printable(&error.message));
             }
-            topic.rejected = refused;
+            subscription.rejected = is_rejected;
         } else {
             // Another server sent it that response.
-            topic.requested = true;
+            subscription.requested = true;
         }
-        if !topic.wildcard {
-            topic.names = request.resource_names.iter().map(|name| Arc::from(name.as_str())).collect();
-            let names = &topic.names;
+        if !subscription.wildcard {
+            subscription.names = request.resource_names.iter().map(|name| Arc::from(name.as_str())).collect();
+            let names = &subscription.names;
             // The client may request a dropped name again.
-            topic.sent_versions.retain(|name, _| names.contains(name));
+            subscription.sent_versions.retain(|name, _| names.contains(name));
         }
-        heard
+        effect
     }
 
     /// Returns the requested names of a type.
@@ -115,37 +115,41 @@ impl AdsSession {
     }
 
     /// Returns the next response, if one is due.
-    pub(super) fn next_response(&mut self, catalogue: &impl ResourceSource) -> Option<DiscoveryResponse> {
+    pub(super) fn next_response(&mut self, source: &impl ResourceSource) -> Option<DiscoveryResponse> {
         for kind in ResourceKind::ALL {
-            let topic = &mut self.subscriptions[kind as usize];
-            if !topic.requested || topic.response_in_flight {
+            let subscription = &mut self.subscriptions[kind as usize];
+            if !subscription.requested || subscription.response_in_flight {
                 continue;
             }
-            let names: Vec<Arc<str>> =
-                if topic.wildcard { catalogue.names() } else { topic.names.iter().map(Arc::clone).collect() };
-            let there: BTreeMap<Arc<str>, u64> = names
+            let names: Vec<Arc<str>> = if subscription.wildcard {
+                source.names()
+            } else {
+                subscription.names.iter().map(Arc::clone).collect()
+            };
+            let versions: BTreeMap<Arc<str>, u64> = names
                 .into_iter()
                 .filter_map(|name| {
-                    let number = catalogue.resource_version(kind, &name)?;
-                    Some((name, number))
+                    let version = source.resource_version(kind, &name)?;
+                    Some((name, version))
                 })
                 .collect();
-            if there == topic.sent_versions {
+            if versions == subscription.sent_versions {
                 continue;
             }
-            let new = |name: &Arc<str>, number: &u64| topic.sent_versions.get(name) != Some(number);
-            let resources: Vec<ProtobufAny> = there
+            let is_new =
+                |name: &Arc<str>, version: &u64| subscription.sent_versions.get(name) != Some(version);
+            let resources: Vec<ProtobufAny> = versions
                 .iter()
-                .filter(|(name, number)| kind.is_complete_set() || new(name, number))
-                .filter_map(|(name, _)| catalogue.resource(kind, name))
+                .filter(|(name, version)| kind.is_complete_set() || is_new(name, version))
+                .filter_map(|(name, _)| source.resource(kind, name))
                 .collect();
-            topic.sent_versions = there;
+            subscription.sent_versions = versions;
             if resources.is_empty() && !kind.is_complete_set() {
                 // Only removals, which this type cannot express.
                 continue;
             }
             self.nonce += 1;
-            (topic.nonce, topic.response_in_flight) = (self.nonce, true);
+            (subscription.nonce, subscription.response_in_flight) = (self.nonce, true);
             return Some(DiscoveryResponse {
                 version_info: self.nonce.to_string(),
                 resources,
@@ -172,8 +176,8 @@ mod tests {
         }
 
         fn resource_version(&self, kind: ResourceKind, name: &str) -> Option<u64> {
-            let (_, number) = self.0.iter().find(|(group, _)| *group == name)?;
-            Some(if kind == ResourceKind::Endpoints { *number } else { 1 })
+            let (_, version) = self.0.iter().find(|(group, _)| *group == name)?;
+            Some(if kind == ResourceKind::Endpoints { *version } else { 1 })
         }
 
         fn resource(&self, _: ResourceKind, name: &str) -> Option<ProtobufAny> {
@@ -196,7 +200,7 @@ mod tests {
     }
 
     /// Returns the names of the resources, and the nonce.
-    fn told(session: &mut AdsSession, groups: &TestGroups) -> Option<(Vec<String>, String)> {
+    fn next_response(session: &mut AdsSession, groups: &TestGroups) -> Option<(Vec<String>, String)> {
         let answer = session.next_response(groups)?;
         Some((answer.resources.into_iter().map(|any| any.type_url).collect(), answer.nonce))
     }
@@ -204,29 +208,33 @@ mod tests {
     #[test]
     fn an_answer_waits_for_what_is_made_of_the_one_before() {
         let (mut session, mut groups) = (AdsSession::default(), TestGroups(vec![("a", 1), ("b", 1)]));
-        assert_eq!(told(&mut session, &groups), None);
+        assert_eq!(next_response(&mut session, &groups), None);
         session.handle_request(&request(ResourceKind::Endpoints, &["a"], ""));
-        assert_eq!(told(&mut session, &groups), Some((vec!["a".into()], "1".into())));
+        assert_eq!(next_response(&mut session, &groups), Some((vec!["a".into()], "1".into())));
         groups.0[0].1 = 2;
-        assert_eq!(told(&mut session, &groups), None, "it has not said anything yet");
+        assert_eq!(next_response(&mut session, &groups), None, "it has not said anything yet");
         groups.0[0].1 = 3;
         assert_eq!(
             session.handle_request(&request(ResourceKind::Endpoints, &["a"], "1")),
             RequestEffect::Accepted
         );
-        assert_eq!(told(&mut session, &groups), Some((vec!["a".into()], "2".into())));
+        assert_eq!(next_response(&mut session, &groups), Some((vec!["a".into()], "2".into())));
         assert_eq!(
             session.handle_request(&request(ResourceKind::Endpoints, &["a", "b"], "1")),
             RequestEffect::Unchanged
         );
-        assert_eq!(told(&mut session, &groups), None, "said of what is past");
+        assert_eq!(next_response(&mut session, &groups), None, "said of what is past");
         session.handle_request(&request(ResourceKind::Endpoints, &["a", "b"], "2"));
-        assert_eq!(told(&mut session, &groups), Some((vec!["b".into()], "3".into())), "only what is new");
+        assert_eq!(
+            next_response(&mut session, &groups),
+            Some((vec!["b".into()], "3".into())),
+            "only what is new"
+        );
         session.handle_request(&request(ResourceKind::Endpoints, &["b"], "3"));
-        assert_eq!(told(&mut session, &groups), None);
+        assert_eq!(next_response(&mut session, &groups), None);
         session.handle_request(&request(ResourceKind::Endpoints, &["a", "b"], "3"));
         assert_eq!(
-            told(&mut session, &groups),
+            next_response(&mut session, &groups),
             Some((vec!["a".into()], "4".into())),
             "what it had forgotten"
         );
@@ -236,44 +244,52 @@ mod tests {
     fn listeners_and_clusters_are_told_all_at_once() {
         let (mut session, mut groups) = (AdsSession::default(), TestGroups(vec![("a", 1)]));
         session.handle_request(&request(ResourceKind::Listener, &["a", "c"], ""));
-        assert_eq!(told(&mut session, &groups), Some((vec!["a".into()], "1".into())));
+        assert_eq!(next_response(&mut session, &groups), Some((vec!["a".into()], "1".into())));
         session.handle_request(&request(ResourceKind::Listener, &["a", "c"], "1"));
-        assert_eq!(told(&mut session, &groups), None);
+        assert_eq!(next_response(&mut session, &groups), None);
         groups.0.push(("c", 1));
-        assert_eq!(told(&mut session, &groups), Some((vec!["a".into(), "c".into()], "2".into())));
+        assert_eq!(next_response(&mut session, &groups), Some((vec!["a".into(), "c".into()], "2".into())));
         session.handle_request(&request(ResourceKind::Listener, &["a", "c"], "2"));
         groups.0.remove(0);
-        assert_eq!(told(&mut session, &groups), Some((vec!["c".into()], "3".into())), "a is no more");
+        assert_eq!(
+            next_response(&mut session, &groups),
+            Some((vec!["c".into()], "3".into())),
+            "a is no more"
+        );
         session.handle_request(&request(ResourceKind::Cluster, &[], ""));
-        assert_eq!(told(&mut session, &groups), Some((vec!["c".into()], "4".into())), "whatever there is");
+        assert_eq!(
+            next_response(&mut session, &groups),
+            Some((vec!["c".into()], "4".into())),
+            "whatever there is"
+        );
     }
 
     #[test]
     fn what_was_refused_is_not_told_again_and_a_row_of_refusals_is_noted_once() {
         let (mut session, mut groups) = (AdsSession::default(), TestGroups(vec![("a", 1)]));
         session.handle_request(&request(ResourceKind::Endpoints, &["a"], ""));
-        told(&mut session, &groups);
-        let heard = session.handle_request(&refusal(ResourceKind::Endpoints, &["a"], "1"));
-        assert_eq!(heard, RequestEffect::Rejected(ResourceKind::Endpoints, "so there".into()));
-        assert_eq!(told(&mut session, &groups), None);
+        next_response(&mut session, &groups);
+        let effect = session.handle_request(&refusal(ResourceKind::Endpoints, &["a"], "1"));
+        assert_eq!(effect, RequestEffect::Rejected(ResourceKind::Endpoints, "so there".into()));
+        assert_eq!(next_response(&mut session, &groups), None);
         groups.0[0].1 = 2;
-        assert!(told(&mut session, &groups).is_some());
+        assert!(next_response(&mut session, &groups).is_some());
         assert_eq!(
             session.handle_request(&refusal(ResourceKind::Endpoints, &["a"], "2")),
             RequestEffect::Accepted
         );
         groups.0[0].1 = 3;
-        told(&mut session, &groups);
+        next_response(&mut session, &groups);
         session.handle_request(&request(ResourceKind::Endpoints, &["a"], "3"));
         groups.0[0].1 = 4;
-        told(&mut session, &groups);
+        next_response(&mut session, &groups);
         assert_ne!(
             session.handle_request(&refusal(ResourceKind::Endpoints, &["a"], "4")),
             RequestEffect::Accepted
         );
         // A request that starts again does not end a sequence of rejections.
         session.handle_request(&request(ResourceKind::Endpoints, &["a"], ""));
-        told(&mut session, &groups);
+        next_response(&mut session, &groups);
         assert_eq!(
             session.handle_request(&refusal(ResourceKind::Endpoints, &["a"], "5")),
             RequestEffect::Accepted
@@ -292,20 +308,20 @@ mod tests {
             session.handle_request(&request(ResourceKind::Routes, &[&"x".repeat(MAX_NAME_LEN + 1)], "")),
             RequestEffect::OverLimit
         );
-        let odd = DiscoveryRequest { type_url: "what".into(), ..DiscoveryRequest::default() };
-        assert_eq!(session.handle_request(&odd), RequestEffect::Unchanged);
-        assert_eq!(told(&mut session, &TestGroups(vec![("x", 1)])), None);
+        let unknown = DiscoveryRequest { type_url: "what".into(), ..DiscoveryRequest::default() };
+        assert_eq!(session.handle_request(&unknown), RequestEffect::Unchanged);
+        assert_eq!(next_response(&mut session, &TestGroups(vec![("x", 1)])), None);
     }
 
     #[test]
     fn a_client_that_forgot_is_told_again() {
         let (mut session, groups) = (AdsSession::default(), TestGroups(vec![("a", 1)]));
         session.handle_request(&request(ResourceKind::Routes, &["a"], ""));
-        assert!(told(&mut session, &groups).is_some());
+        assert!(next_response(&mut session, &groups).is_some());
         session.handle_request(&request(ResourceKind::Routes, &["a"], ""));
-        assert_eq!(told(&mut session, &groups), Some((vec!["a".into()], "2".into())));
+        assert_eq!(next_response(&mut session, &groups), Some((vec!["a".into()], "2".into())));
         // It comes with another server's nonce.
         session.handle_request(&request(ResourceKind::Endpoints, &["a"], "77"));
-        assert!(told(&mut session, &groups).is_some());
+        assert!(next_response(&mut session, &groups).is_some());
     }
 }

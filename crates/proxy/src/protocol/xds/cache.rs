@@ -21,7 +21,7 @@ use crate::upstream::thread_context::ThreadContext;
 /// The interval of checking shares that change by themselves.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The minimum time between two updates.
-const GAP: Duration = Duration::from_millis(50);
+const MIN_NOTIFY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A listener's cache on one core, while there is a user.
 #[derive(Default)]
@@ -29,18 +29,18 @@ pub(crate) struct CacheHandle(RefCell<Weak<EndpointCache>>);
 
 impl CacheHandle {
     pub(super) fn cache(&self) -> Rc<EndpointCache> {
-        let board = self.0.borrow().upgrade();
-        board.unwrap_or_else(|| {
-            let board = Rc::new(EndpointCache::default());
-            *self.0.borrow_mut() = Rc::downgrade(&board);
-            board
+        let cache = self.0.borrow().upgrade();
+        cache.unwrap_or_else(|| {
+            let cache = Rc::new(EndpointCache::default());
+            *self.0.borrow_mut() = Rc::downgrade(&cache);
+            cache
         })
     }
 
     /// Wakes all clients' tasks, as the groups have changed.
     pub(crate) fn notify_clients(&self) {
-        if let Some(board) = self.0.borrow().upgrade() {
-            board.changed.notify_waiters();
+        if let Some(cache) = self.0.borrow().upgrade() {
+            cache.changed.notify_waiters();
         }
     }
 }
@@ -74,8 +74,8 @@ impl EndpointCache {
         });
         entries.insert(Arc::clone(name), Rc::downgrade(&entry));
         entry.refresh(core, listener.pool_of(name).as_ref());
-        let (board, kept) = (Rc::downgrade(self), Rc::downgrade(&entry));
-        tokio::task::spawn_local(watch_group(Rc::clone(core), Rc::clone(listener), board, kept));
+        let (weak_cache, weak_entry) = (Rc::downgrade(self), Rc::downgrade(&entry));
+        tokio::task::spawn_local(watch_group(Rc::clone(core), Rc::clone(listener), weak_cache, weak_entry));
         entry
     }
 }
@@ -105,13 +105,13 @@ impl GroupEndpoints {
     }
 
     pub(super) fn resource(&self) -> ProtobufAny {
-        let EndpointState { encoded: told, weights: scales, .. } = &mut *self.state.borrow_mut();
-        let number = self.resource_version.get();
-        match told {
-            Some((of, any)) if *of == number => any.clone(),
+        let EndpointState { encoded, weights, .. } = &mut *self.state.borrow_mut();
+        let version = self.resource_version.get();
+        match encoded {
+            Some((encoded_version, any)) if *encoded_version == version => any.clone(),
             _ => {
-                let any = resource::endpoints(&self.name, scales.members());
-                told.insert((number, any)).1.clone()
+                let any = resource::endpoints(&self.name, weights.members());
+                encoded.insert((version, any)).1.clone()
             }
         }
     }
@@ -119,10 +119,10 @@ impl GroupEndpoints {
     /// Checks the group; returns `true` if clients need an update.
     fn refresh(&self, core: &ThreadContext, pool: Option<&Rc<GroupPool>>) -> bool {
         match self.check(pool) {
-            CheckOutcome::Decided(told) => told,
-            CheckOutcome::NeedsShares(asked) => {
-                let shares = asked.shares(core.random_bits(), core.tick());
-                self.apply_shares(core.now(), &asked, shares)
+            CheckOutcome::Decided(changed) => changed,
+            CheckOutcome::NeedsShares(input) => {
+                let shares = input.shares(core.random_bits(), core.tick());
+                self.apply_shares(core.now(), &input, shares)
             }
         }
     }
@@ -135,9 +135,9 @@ impl GroupEndpoints {
         };
         let version = pool.group.version();
         let view = pool.view();
-        let moving = view.published.plan.shares_vary_with_load();
-        let came = !std::mem::replace(&mut state.exists, true);
-        if !came && !moving && state.version == version {
+        let self_moving = view.published.plan.shares_vary_with_load();
+        let is_new = !std::mem::replace(&mut state.exists, true);
+        if !is_new && !self_moving && state.version == version {
             return CheckOutcome::Decided(false);
         }
         state.version = version;
@@ -145,27 +145,27 @@ impl GroupEndpoints {
         CheckOutcome::NeedsShares(Box::new(ShareInput {
             published,
             picker_state: pool.picker(),
-            self_moving: moving,
-            is_new: came,
+            self_moving,
+            is_new,
         }))
     }
 
     /// Records shares; returns `true` if clients need an update.
-    fn apply_shares(&self, now: Time, asked: &ShareInput, shares: Vec<f64>) -> bool {
-        let fresh = asked.published.plan.members().iter().zip(shares);
-        let fresh = fresh.map(|(member, share)| MemberShare {
+    fn apply_shares(&self, now: Time, input: &ShareInput, shares: Vec<f64>) -> bool {
+        let member_shares = input.published.plan.members().iter().zip(shares);
+        let member_shares = member_shares.map(|(member, share)| MemberShare {
             member: member.id,
             name: Arc::clone(&member.name),
             address: member.address,
             share,
             staying_share: 1.0 - f64::from(member.shed.share),
         });
-        let other =
-            self.state.borrow_mut().weights.update(now, fresh.collect(), asked.self_moving) || asked.is_new;
-        if other {
+        let changed = self.state.borrow_mut().weights.update(now, member_shares.collect(), input.self_moving)
+            || input.is_new;
+        if changed {
             self.resource_version.set(self.resource_version.get() + 1);
         }
-        other
+        changed
     }
 }
 
@@ -196,12 +196,12 @@ impl ShareInput {
     async fn compute_shares(self: Box<Self>, core: &ThreadContext) -> Option<(Box<Self>, Vec<f64>)> {
         let (chance, now) = (core.random_bits(), core.tick());
         if self.self_moving {
-            let asked = self;
-            let found = move || {
-                let shares = asked.shares(chance, now);
-                (asked, shares)
+            let input = self;
+            let compute = move || {
+                let shares = input.shares(chance, now);
+                (input, shares)
             };
-            return tokio::task::spawn_blocking(found).await.ok();
+            return tokio::task::spawn_blocking(compute).await.ok();
         }
         let shares = self.shares(chance, now);
         Some((self, shares))
@@ -212,21 +212,21 @@ impl ShareInput {
 async fn watch_group(
     core: Rc<ThreadContext>,
     listener: Rc<Listener>,
-    board: Weak<EndpointCache>,
+    cache: Weak<EndpointCache>,
     entry: Weak<GroupEndpoints>,
 ) {
     let mut followed: Option<(Rc<GroupPool>, watch::Receiver<()>)> = None;
-    let mut rang = None;
+    let mut last_notified = None;
     loop {
-        let due = {
+        let outcome = {
             let Some(entry) = entry.upgrade() else { return };
             let pool = listener.pool_of(&entry.name).filter(|_| !listener.is_closed());
-            let same = match (&followed, &pool) {
+            let unchanged = match (&followed, &pool) {
                 (Some((followed, _)), Some(pool)) => Rc::ptr_eq(followed, pool),
                 (None, None) => true,
                 _ => false,
             };
-            if !same {
+            if !unchanged {
                 followed = pool.clone().map(|pool| {
                     let changes = pool.group.changes();
                     (pool, changes)
@@ -238,35 +238,35 @@ async fn watch_group(
             }
             entry.check(pool.as_ref())
         };
-        let told = match due {
-            CheckOutcome::Decided(told) => told,
-            CheckOutcome::NeedsShares(asked) => {
-                let found = asked.compute_shares(&core).await;
+        let changed = match outcome {
+            CheckOutcome::Decided(changed) => changed,
+            CheckOutcome::NeedsShares(input) => {
+                let computed = input.compute_shares(&core).await;
                 let Some(entry) = entry.upgrade() else { return };
-                found.is_some_and(|(asked, shares)| entry.apply_shares(core.tick(), &asked, shares))
+                computed.is_some_and(|(input, shares)| entry.apply_shares(core.tick(), &input, shares))
             }
         };
-        if told {
-            let Some(board) = board.upgrade() else { return };
-            board.changed.notify_waiters();
-            rang = Some(core.now());
+        if changed {
+            let Some(cache) = cache.upgrade() else { return };
+            cache.changed.notify_waiters();
+            last_notified = Some(core.now());
         }
         match &mut followed {
             Some((_, changes)) => {
                 tokio::select! {
                     changed = changes.changed() => if changed.is_err() {
                         // The group was removed; the listener is about to get the order.
-                        core.wheel.sleep(GAP).await;
+                        core.wheel.sleep(MIN_NOTIFY_INTERVAL).await;
                     },
                     () = core.wheel.sleep(CHECK_INTERVAL) => {}
                 }
             }
             None => core.wheel.sleep(CHECK_INTERVAL).await,
         }
-        if let Some(rang) = rang {
-            let passed = core.tick().since(rang);
-            if passed < GAP {
-                core.wheel.sleep(GAP - passed).await;
+        if let Some(last_notified) = last_notified {
+            let elapsed = core.tick().since(last_notified);
+            if elapsed < MIN_NOTIFY_INTERVAL {
+                core.wheel.sleep(MIN_NOTIFY_INTERVAL - elapsed).await;
             }
         }
     }

@@ -24,8 +24,8 @@ pub(super) async fn discover(
     incoming: IncomingMessages,
     mut out: OutgoingMessages,
 ) {
-    let end = run_stream(&core, &listener, peer, incoming, &mut out).await;
-    out.finish(end);
+    let status = run_stream(&core, &listener, peer, incoming, &mut out).await;
+    out.finish(status);
 }
 
 async fn run_stream(
@@ -35,34 +35,34 @@ async fn run_stream(
     mut incoming: IncomingMessages,
     out: &mut OutgoingMessages,
 ) -> CallStatus {
-    let board = listener.xds.cache();
+    let cache = listener.xds.cache();
     let mut session = AdsSession::default();
-    let mut shelf = ClientResources { listener, entries: BTreeMap::new() };
+    let mut resources = ClientResources { listener, entries: BTreeMap::new() };
     let mut client = peer.client.to_string();
     let mut changed = true;
     loop {
-        let mut rings = pin!(board.changed.notified());
+        let mut change_notified = pin!(cache.changed.notified());
         // Later changes are not missed.
-        rings.as_mut().enable();
+        change_notified.as_mut().enable();
         // Messages are short, and many may arrive at once: other tasks run after each.
         tokio::task::yield_now().await;
         if std::mem::replace(&mut changed, true) {
-            shelf.retain_groups(core, &board, session.names(ResourceKind::Endpoints));
-            while let Some(answer) = session.next_response(&shelf) {
-                let patience = listener.settings().timeouts.body;
-                if let Err(end) = out.send(core, patience, &answer).await {
-                    return end;
+            resources.retain_groups(core, &cache, session.names(ResourceKind::Endpoints));
+            while let Some(response) = session.next_response(&resources) {
+                let timeout = listener.settings().timeouts.body;
+                if let Err(status) = out.send(core, timeout, &response).await {
+                    return status;
                 }
             }
         }
         let request: DiscoveryRequest = tokio::select! {
             biased;
             () = listener.until_closed() => return CallStatus::Unavailable,
-            () = rings => continue,
+            () = change_notified => continue,
             request = incoming.next_message() => match request {
                 Ok(Some(request)) => request,
                 Ok(None) => return CallStatus::Ok,
-                Err(end) => return end,
+                Err(status) => return status,
             },
         };
         if let Some(node) = &request.node {
@@ -71,12 +71,12 @@ async fn run_stream(
         match session.handle_request(&request) {
             RequestEffect::Accepted => {}
             RequestEffect::Unchanged => changed = false,
-            RequestEffect::Rejected(kind, why) => {
+            RequestEffect::Rejected(kind, message) => {
                 let group = &listener.pool().group;
-                let told = kind.label();
+                let label = kind.label();
                 group.send_event(
                     EventKind::Refused,
-                    format!("{client} refuses what it is told (xds, {told}): {why}"),
+                    format!("{client} refuses what it is told (xds, {label}): {message}"),
                 );
             }
             RequestEffect::OverLimit => return CallStatus::TooLarge,
@@ -104,16 +104,16 @@ impl ClientResources<'_> {
     fn retain_groups<'n>(
         &mut self,
         core: &Rc<ThreadContext>,
-        board: &Rc<EndpointCache>,
+        cache: &Rc<EndpointCache>,
         names: impl Iterator<Item = &'n Arc<str>>,
     ) {
-        let mut before = std::mem::take(&mut self.entries);
+        let mut previous = std::mem::take(&mut self.entries);
         for name in names {
-            let kept = before.remove(name);
+            let existing = previous.remove(name);
             // There is no entry for an unknown group: when the groups change, all clients' tasks check again.
-            let there =
-                || self.listener.pool_of(name).map(|_| board.group_endpoints(core, self.listener, name));
-            if let Some(entry) = kept.or_else(there) {
+            let create =
+                || self.listener.pool_of(name).map(|_| cache.group_endpoints(core, self.listener, name));
+            if let Some(entry) = existing.or_else(create) {
                 self.entries.insert(Arc::clone(name), entry);
             }
         }

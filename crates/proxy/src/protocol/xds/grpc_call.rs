@@ -44,11 +44,11 @@ impl CallStatus {
     }
 
     pub(super) fn trailers(self) -> HeaderMap {
-        let (code, why) = self.code_and_message();
+        let (code, message) = self.code_and_message();
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from(u16::from(code)));
-        if !why.is_empty() {
-            trailers.insert("grpc-message", HeaderValue::from_static(why));
+        if !message.is_empty() {
+            trailers.insert("grpc-message", HeaderValue::from_static(message));
         }
         trailers
     }
@@ -115,31 +115,31 @@ impl OutgoingMessages {
     pub(super) async fn send(
         &mut self,
         core: &ThreadContext,
-        patience: Duration,
+        timeout: Duration,
         message: &impl Message,
     ) -> Result<(), CallStatus> {
         let mut rest = Bytes::from(encode_frame(message));
         while !rest.is_empty() {
             self.0.reserve_capacity(rest.len());
             if self.0.capacity() == 0 {
-                let room = core.within(patience, poll_fn(|cx| self.0.poll_capacity(cx))).await;
-                if !matches!(room, Some(Some(Ok(_)))) {
+                let capacity = core.within(timeout, poll_fn(|cx| self.0.poll_capacity(cx))).await;
+                if !matches!(capacity, Some(Some(Ok(_)))) {
                     return Err(CallStatus::Gone);
                 }
             }
-            let piece = rest.split_to(self.0.capacity().min(rest.len()));
-            if !piece.is_empty() {
-                self.0.send_data(piece, false).map_err(|_| CallStatus::Gone)?;
+            let chunk = rest.split_to(self.0.capacity().min(rest.len()));
+            if !chunk.is_empty() {
+                self.0.send_data(chunk, false).map_err(|_| CallStatus::Gone)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn finish(mut self, end: CallStatus) {
-        if end == CallStatus::Gone {
+    pub(super) fn finish(mut self, status: CallStatus) {
+        if status == CallStatus::Gone {
             return self.0.send_reset(h2::Reason::CANCEL);
         }
         // The client may have gone.
-        let _ = self.0.send_trailers(end.trailers());
+        let _ = self.0.send_trailers(status.trailers());
     }
 }

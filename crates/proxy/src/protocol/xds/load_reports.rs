@@ -48,19 +48,19 @@ pub(super) async fn serve_reports(
     mut incoming: IncomingMessages,
     mut out: OutgoingMessages,
 ) {
-    let mut ledger = ClientLoad::new(core.index, core.now());
-    let end = listen(&core, &listener, &mut ledger, &mut incoming, &mut out).await;
-    out.finish(end);
+    let mut client_load = ClientLoad::new(core.index, core.now());
+    let status = run_stream(&core, &listener, &mut client_load, &mut incoming, &mut out).await;
+    out.finish(status);
 }
 
-async fn listen(
+async fn run_stream(
     core: &Rc<ThreadContext>,
     listener: &Rc<Listener>,
-    ledger: &mut ClientLoad,
+    client_load: &mut ClientLoad,
     incoming: &mut IncomingMessages,
     out: &mut OutgoingMessages,
 ) -> CallStatus {
-    let mut told = false;
+    let mut has_replied = false;
     loop {
         let request: LoadStatsRequest = tokio::select! {
             biased;
@@ -68,36 +68,36 @@ async fn listen(
             request = incoming.next_message() => match request {
                 Ok(Some(request)) => request,
                 Ok(None) => return CallStatus::Ok,
-                Err(end) => return end,
+                Err(status) => return status,
             },
         };
-        if !std::mem::replace(&mut told, true) {
-            let patience = listener.settings().timeouts.body;
-            if let Err(end) = out.send(core, patience, &requested_groups(listener, &request)).await {
-                return end;
+        if !std::mem::replace(&mut has_replied, true) {
+            let timeout = listener.settings().timeouts.body;
+            if let Err(status) = out.send(core, timeout, &requested_groups(listener, &request)).await {
+                return status;
             }
         }
-        ledger.record_report(&request, core.tick(), |group| listener.pool_of(group));
+        client_load.record_report(&request, core.tick(), |group| listener.pool_of(group));
     }
 }
 
 /// Returns the groups on which a client should report.
 fn requested_groups(listener: &Listener, request: &LoadStatsRequest) -> LoadStatsResponse {
     let features = request.node.iter().flat_map(|node| &node.client_features);
-    let all = features.into_iter().any(|feature| feature == SEND_ALL_CLUSTERS);
+    let send_all = features.into_iter().any(|feature| feature == SEND_ALL_CLUSTERS);
     let clusters =
-        if all { Vec::new() } else { listener.groups().iter().map(|name| name.to_string()).collect() };
-    LoadStatsResponse { clusters, load_reporting_interval: Some(INTERVAL), send_all_clusters: all }
+        if send_all { Vec::new() } else { listener.groups().iter().map(|name| name.to_string()).collect() };
+    LoadStatsResponse { clusters, load_reporting_interval: Some(INTERVAL), send_all_clusters: send_all }
 }
 
 /// The requests of one client in flight.
 struct ClientLoad {
     core: usize,
-    last: Time,
+    last_report_at: Time,
     /// The state by group and member.
     members: BTreeMap<(Arc<str>, Arc<str>), ClientMemberLoad>,
     /// The work begun from here at the members of each group, as of the last report.
-    begun: BTreeMap<Arc<str>, u32>,
+    begun_counts: BTreeMap<Arc<str>, u32>,
 }
 
 /// The state at one member.
@@ -120,7 +120,7 @@ struct ReportSum {
 
 impl ClientLoad {
     fn new(core: usize, now: Time) -> Self {
-        Self { core, last: now, members: BTreeMap::new(), begun: BTreeMap::new() }
+        Self { core, last_report_at: now, members: BTreeMap::new(), begun_counts: BTreeMap::new() }
     }
 
     /// Records a report: all requests in flight, and those completed since the previous report. Members that
@@ -131,12 +131,12 @@ impl ClientLoad {
         now: Time,
         find: impl Fn(&str) -> Option<Rc<GroupPool>>,
     ) {
-        let passed = now.since(std::mem::replace(&mut self.last, now));
-        let mut before = std::mem::take(&mut self.members);
-        let begun = std::mem::take(&mut self.begun);
+        let elapsed = now.since(std::mem::replace(&mut self.last_report_at, now));
+        let mut previous = std::mem::take(&mut self.members);
+        let previous_begun = std::mem::take(&mut self.begun_counts);
         for stats in &request.cluster_stats {
             if let Some(pool) = find(&stats.cluster_name) {
-                self.cluster(stats, &pool, &mut before, begun.get(&pool.group.name), passed, now);
+                self.cluster(stats, &pool, &mut previous, previous_begun.get(&pool.group.name), elapsed, now);
             }
         }
     }
@@ -145,79 +145,79 @@ impl ClientLoad {
         &mut self,
         stats: &ClusterStats,
         pool: &Rc<GroupPool>,
-        before: &mut BTreeMap<(Arc<str>, Arc<str>), ClientMemberLoad>,
-        begun: Option<&u32>,
-        passed: Duration,
+        previous: &mut BTreeMap<(Arc<str>, Arc<str>), ClientMemberLoad>,
+        previous_begun: Option<&u32>,
+        elapsed: Duration,
         now: Time,
     ) {
         let view = pool.view();
         let published = &view.published;
         let sampled = published.settings.sample_interval().is_some();
-        let here = published.records.iter().map(|record| record.vitals.begun_here());
-        let here = here.fold(0, u32::wrapping_add);
+        let begun_count = published.records.iter().map(|member_record| member_record.vitals.begun_here());
+        let begun_count = begun_count.fold(0, u32::wrapping_add);
         // Whether only such clients send requests there: then their reports are the only source.
-        let alone = begun == Some(&here);
-        self.begun.insert(Arc::clone(&pool.group.name), here);
+        let is_sole_client = previous_begun == Some(&begun_count);
+        self.begun_counts.insert(Arc::clone(&pool.group.name), begun_count);
         let mut sums: BTreeMap<&str, ReportSum> = BTreeMap::new();
-        for one in &stats.upstream_locality_stats {
-            let Some(locality) = &one.locality else { continue };
-            sums.entry(resource::member(locality)).or_default().add(one, sampled);
+        for locality_stats in &stats.upstream_locality_stats {
+            let Some(locality) = &locality_stats.locality else { continue };
+            sums.entry(resource::member(locality)).or_default().add(locality_stats, sampled);
         }
         let members = published.plan.members().iter().zip(&published.records);
         let members: BTreeMap<&str, _> =
             members.map(|(member, record)| (&*member.name, (member, record))).collect();
-        let said = stats.load_report_interval.and_then(|span| span.to_seconds());
-        let over = said.filter(|seconds| *seconds > 0.0).unwrap_or(passed.as_secs_f64());
+        let interval = stats.load_report_interval.and_then(|span| span.to_seconds());
+        let interval_secs = interval.filter(|seconds| *seconds > 0.0).unwrap_or(elapsed.as_secs_f64());
         for (name, sum) in sums {
             let planned = members.get(name);
             let name = planned.map_or_else(|| Arc::from(name), |(member, _)| Arc::clone(&member.name));
             let key = (Arc::clone(&pool.group.name), name);
             // If a report names a group twice, the last part applies.
-            let mut held = before.remove(&key).or_else(|| self.members.remove(&key));
+            let mut member_load = previous.remove(&key).or_else(|| self.members.remove(&key));
             if let Some((_, record)) = planned
-                && !held.as_ref().is_some_and(|held| Arc::ptr_eq(&held.record, record))
+                && !member_load.as_ref().is_some_and(|member_load| Arc::ptr_eq(&member_load.record, record))
             {
                 // The member is new to this client, or another one with the same name.
                 let (group, record) = (Arc::clone(&pool.group), Arc::clone(record));
-                held = Some(ClientMemberLoad { group, record, in_flight: 0, mean: -1.0 });
+                member_load = Some(ClientMemberLoad { group, record, in_flight: 0, mean: -1.0 });
             }
             // A member out of use, without requests of this client, is ignored.
-            let Some(mut held) = held else { continue };
-            let latency = held.record_sum(&sum, self.core, over);
-            if let Some(latency) = latency.filter(|_| alone && planned.is_some()) {
-                published.plan.record_latency(&held.record.vitals, latency, false, now);
+            let Some(mut member_load) = member_load else { continue };
+            let latency = member_load.record_sum(&sum, self.core, interval_secs);
+            if let Some(latency) = latency.filter(|_| is_sole_client && planned.is_some()) {
+                published.plan.record_latency(&member_load.record.vitals, latency, false, now);
             }
             if !sum.values.is_empty() {
                 pool.group.send_report(Arc::clone(&key.1), sum.values);
             }
-            self.members.insert(key, held);
+            self.members.insert(key, member_load);
         }
     }
 }
 
 impl ClientMemberLoad {
     /// Counts the client's requests, and returns their mean latency, if it can be computed.
-    fn record_sum(&mut self, sum: &ReportSum, core: usize, over: f64) -> Option<Duration> {
+    fn record_sum(&mut self, sum: &ReportSum, core: usize, interval_secs: f64) -> Option<Duration> {
         // At most a million.
         let in_flight = sum.in_flight.min(MAX_REQUESTS) as u32;
         let (succeeded, failed) = (sum.succeeded.min(MAX_REQUESTS), sum.failed.min(MAX_REQUESTS));
-        let between = (f64::from(self.in_flight) + f64::from(in_flight)) / 2.0;
-        self.mean = if self.mean < 0.0 { between } else { self.mean + (between - self.mean) * MEAN_WEIGHT };
+        let average = (f64::from(self.in_flight) + f64::from(in_flight)) / 2.0;
+        self.mean = if self.mean < 0.0 { average } else { self.mean + (average - self.mean) * MEAN_WEIGHT };
         self.set(in_flight);
-        let stripe = self.record.core_counters(core);
+        let counters = self.record.core_counters(core);
         self.group.counters[core].begun.add(1);
-        let done = succeeded + failed;
-        stripe.requests.add(done);
-        stripe.failures.add(failed);
+        let finished = succeeded + failed;
+        counters.requests.add(finished);
+        counters.failures.add(failed);
         // gRPC's responses have a status of this class, whatever the result of the call.
-        stripe.responses[2].add(done);
-        if done == 0 {
+        counters.responses[2].add(finished);
+        if finished == 0 {
             return None;
         }
-        let seconds = (self.mean * over / done as f64).clamp(0.0, MAX_LATENCY.as_secs_f64());
+        let seconds = (self.mean * interval_secs / finished as f64).clamp(0.0, MAX_LATENCY.as_secs_f64());
         // Without requests in flight at the time of any report, it cannot be computed.
         let latency = Duration::try_from_secs_f64(seconds).ok().filter(|latency| !latency.is_zero())?;
-        stripe.latency.record_many(latency, done);
+        counters.latency.record_many(latency, finished);
         Some(latency)
     }
 
@@ -253,18 +253,19 @@ impl ReportSum {
                 self.values.push((name, mean));
             }
         };
-        for one in stats.load_metric_stats.iter().filter(|one| one.metric_name.len() <= MAX_NAME) {
+        for metric in stats.load_metric_stats.iter().filter(|metric| metric.metric_name.len() <= MAX_NAME) {
             // Some clients add this prefix, some do not (gRFC A64, A85).
-            let bare = one.metric_name.strip_prefix("named_metrics.").unwrap_or(&one.metric_name);
-            value(format!("named_metrics.{bare}"), one.requests, one.total);
+            let metric_name =
+                metric.metric_name.strip_prefix("named_metrics.").unwrap_or(&metric.metric_name);
+            value(format!("named_metrics.{metric_name}"), metric.requests, metric.total);
         }
-        for (name, one) in [
+        for (name, metric) in [
             ("cpu_utilization", stats.cpu_utilization),
             ("mem_utilization", stats.mem_utilization),
             ("application_utilization", stats.application_utilization),
         ] {
-            if let Some(one) = one {
-                value(name.to_owned(), one.requests, one.total);
+            if let Some(metric) = metric {
+                value(name.to_owned(), metric.requests, metric.total);
             }
         }
     }
@@ -296,55 +297,55 @@ mod tests {
         LoadStatsRequest { node: None, cluster_stats: vec![cluster] }
     }
 
-    fn ledger() -> ClientLoad {
+    fn new_client_load() -> ClientLoad {
         ClientLoad::new(0, Time(0))
     }
 
     #[test]
     fn they_say_how_fast_a_member_is_where_nobody_else_does() {
         run(|core| async move {
-            let (pool, _heard) = pool_with_strategy(&core, None, "peak_ewma");
+            let (pool, _events) = pool_with_strategy(&core, None, "peak_ewma");
             let find = |name: &str| (name == "g").then(|| Rc::clone(&pool));
             let vitals = Arc::clone(&pool.view().published.records[0].vitals);
-            let mut ledger = ledger();
-            let mut known = |seconds: u64| {
+            let mut client_load = new_client_load();
+            let mut is_measured = |seconds: u64| {
                 let now = Time(seconds * 1_000_000_000);
-                ledger.record_report(&request(vec![stats(3, 100, 0)]), now, find);
+                client_load.record_report(&request(vec![stats(3, 100, 0)]), now, find);
                 vitals.latency(now, Duration::from_secs(10)).is_some()
             };
-            assert!(!known(2), "it is not known yet whether there are others");
+            assert!(!is_measured(2), "it is not known yet whether there are others");
             vitals.begin();
             vitals.end();
-            assert!(!known(4), "there were");
-            assert!(known(6));
+            assert!(!is_measured(4), "there were");
+            assert!(is_measured(6));
         });
     }
 
     #[test]
     fn reports_are_work_of_the_member() {
         run(|core| async move {
-            let (pool, mut heard) = pool_with_reports(&core, Some(Duration::ZERO));
+            let (pool, mut events) = pool_with_reports(&core, Some(Duration::ZERO));
             let find = |name: &str| (name == "g").then(|| Rc::clone(&pool));
             let record = Arc::clone(&pool.view().published.records[0]);
-            let (mut one, mut other) = (ledger(), ledger());
+            let (mut first, mut second) = (new_client_load(), new_client_load());
             let metric = MetricStats { metric_name: "queue".into(), requests: 4, total: 10.0 };
             let cpu = Some(UnnamedStats { requests: 2, total: 1.0 });
-            let told =
+            let report =
                 LocalityStats { load_metric_stats: vec![metric], cpu_utilization: cpu, ..stats(5, 90, 10) };
-            one.record_report(&request(vec![told, stats(1, 0, 0)]), Time(2_000_000_000), find);
-            other.record_report(&request(vec![stats(3, 0, 0)]), Time(2_000_000_000), find);
+            first.record_report(&request(vec![report, stats(1, 0, 0)]), Time(2_000_000_000), find);
+            second.record_report(&request(vec![stats(3, 0, 0)]), Time(2_000_000_000), find);
             assert_eq!(record.vitals.in_flight(), 9);
-            let stripe = record.core_counters(0);
-            assert_eq!((stripe.requests.value(), stripe.failures.value()), (100, 10));
+            let counters = record.core_counters(0);
+            assert_eq!((counters.requests.value(), counters.failures.value()), (100, 10));
             // Three in flight on average over 2 s, 100 of them: 60 ms each.
-            assert!((stripe.latency.seconds() - 6.0).abs() < 1e-6, "{}", stripe.latency.seconds());
-            let said = heard.try_recv().unwrap();
+            assert!((counters.latency.seconds() - 6.0).abs() < 1e-6, "{}", counters.latency.seconds());
+            let event = events.try_recv().unwrap();
             let values = [("named_metrics.queue".to_owned(), 2.5), ("cpu_utilization".to_owned(), 0.5)];
-            assert_eq!((&*said.member, &said.values[..]), ("m:80", &values[..]));
+            assert_eq!((&*event.member, &event.values[..]), ("m:80", &values[..]));
             // Requests that are not mentioned have ended, and so have those of a client that left.
-            one.record_report(&LoadStatsRequest::default(), Time(3_000_000_000), find);
+            first.record_report(&LoadStatsRequest::default(), Time(3_000_000_000), find);
             assert_eq!(record.vitals.in_flight(), 3);
-            drop(other);
+            drop(second);
             assert_eq!(record.vitals.in_flight(), 0);
         });
     }
@@ -352,31 +353,31 @@ mod tests {
     #[test]
     fn what_cannot_be_is_not_believed() {
         run(|core| async move {
-            let (pool, _heard) = pool_with_reports(&core, None);
+            let (pool, _events) = pool_with_reports(&core, None);
             let find = |name: &str| (name == "g").then(|| Rc::clone(&pool));
             let record = Arc::clone(&pool.view().published.records[0]);
-            let mut ledger = ledger();
-            let all = stats(u64::MAX, u64::MAX, u64::MAX);
-            ledger.record_report(&request(vec![all.clone(), all]), Time(1), find);
+            let mut client_load = new_client_load();
+            let huge = stats(u64::MAX, u64::MAX, u64::MAX);
+            client_load.record_report(&request(vec![huge.clone(), huge]), Time(1), find);
             assert_eq!(u64::from(record.vitals.in_flight()), MAX_REQUESTS);
             assert_eq!(record.core_counters(0).requests.value(), 2 * MAX_REQUESTS);
             let stranger = Locality { sub_zone: "nobody".into(), ..Locality::default() };
             let stranger = LocalityStats { locality: Some(stranger), ..stats(1, 1, 1) };
             let nowhere = LocalityStats { locality: None, ..stats(1, 1, 1) };
-            ledger.record_report(&request(vec![stranger, nowhere]), Time(2), find);
-            assert_eq!((record.vitals.in_flight(), ledger.members.len()), (0, 0));
+            client_load.record_report(&request(vec![stranger, nowhere]), Time(2), find);
+            assert_eq!((record.vitals.in_flight(), client_load.members.len()), (0, 0));
             let mut elsewhere = request(vec![stats(1, 1, 1)]);
             elsewhere.cluster_stats[0].cluster_name = "other".into();
-            ledger.record_report(&elsewhere, Time(3), find);
+            client_load.record_report(&elsewhere, Time(3), find);
             assert_eq!(record.core_counters(0).requests.value(), 2 * MAX_REQUESTS);
             // A group that is named twice in one report.
             let mut twice = request(vec![stats(5, 0, 0)]);
             twice.cluster_stats.push(request(vec![stats(7, 0, 0)]).cluster_stats.remove(0));
             for report in [&twice, &twice] {
-                ledger.record_report(report, Time(4), find);
+                client_load.record_report(report, Time(4), find);
                 assert_eq!(record.vitals.in_flight(), 7);
             }
-            drop(ledger);
+            drop(client_load);
             assert_eq!(record.vitals.in_flight(), 0);
         });
     }

@@ -87,17 +87,20 @@ fn routes(group: &str) -> RouteConfiguration {
 const V3: i32 = 2;
 
 fn cluster(group: &str) -> Cluster {
-    let here = ConfigSource { ads: None, this: Some(Empty {}), resource_api_version: V3 };
-    let stream = ConfigSource { ads: Some(Empty {}), this: None, resource_api_version: V3 };
+    let self_source = ConfigSource { ads: None, this: Some(Empty {}), resource_api_version: V3 };
+    let ads_source = ConfigSource { ads: Some(Empty {}), this: None, resource_api_version: V3 };
     // Without this, a client itself rejects requests beyond 1024 at a time.
     let thresholds = Thresholds { max_requests: Some(UInt32Value { value: u32::MAX }) };
     Cluster {
         name: group.into(),
         r#type: EDS,
-        eds_cluster_config: Some(EdsClusterConfig { eds_config: Some(stream), service_name: group.into() }),
+        eds_cluster_config: Some(EdsClusterConfig {
+            eds_config: Some(ads_source),
+            service_name: group.into(),
+        }),
         lb_policy: 0,
         circuit_breakers: Some(CircuitBreakers { thresholds: vec![thresholds] }),
-        lrs_server: Some(here),
+        lrs_server: Some(self_source),
         lrs_report_endpoint_metrics: REPORTED.map(str::to_owned).into(),
     }
 }
@@ -107,20 +110,20 @@ const REPORTED: [&str; 4] =
     ["cpu_utilization", "mem_utilization", "application_utilization", "named_metrics.*"];
 
 /// Returns the members in use, each in a locality of its own.
-pub(super) fn endpoints(group: &str, places: &[WeightedMember]) -> ProtobufAny {
-    let one = |place: &WeightedMember| {
-        let ip = place.address.ip().to_canonical().to_string();
-        let socket = SocketAddress { address: ip, port_value: place.address.port().into() };
+pub(super) fn endpoints(group: &str, members: &[WeightedMember]) -> ProtobufAny {
+    let endpoint_of = |weighted: &WeightedMember| {
+        let ip = weighted.address.ip().to_canonical().to_string();
+        let socket = SocketAddress { address: ip, port_value: weighted.address.port().into() };
         let address = Address { socket_address: Some(socket) };
         let endpoint =
             LbEndpoint { endpoint: Some(Endpoint { address: Some(address) }), health_status: HEALTHY };
         LocalityEndpoints {
-            locality: Some(locality(group, &place.name)),
+            locality: Some(locality(group, &weighted.name)),
             lb_endpoints: vec![endpoint],
-            load_balancing_weight: Some(UInt32Value { value: place.weight }),
+            load_balancing_weight: Some(UInt32Value { value: weighted.weight }),
         }
     };
-    let endpoints = places.iter().map(one).collect();
+    let endpoints = members.iter().map(endpoint_of).collect();
     ProtobufAny::pack(ENDPOINTS, &ClusterLoadAssignment { cluster_name: group.into(), endpoints })
 }
 
@@ -142,18 +145,18 @@ mod tests {
 
     #[test]
     fn a_member_is_a_locality() {
-        let place = WeightedMember {
+        let weighted = WeightedMember {
             name: "m:80".into(),
             address: "[::ffff:10.0.0.1]:80".parse().unwrap(),
             weight: 7,
         };
-        let any = endpoints("web", &[place]);
+        let any = endpoints("web", &[weighted]);
         assert_eq!(ResourceKind::from_type_url(&any.type_url), Some(ResourceKind::Endpoints));
-        let told = ClusterLoadAssignment::decode(&any.value[..]).unwrap();
-        let [one] = &told.endpoints[..] else { panic!("{told:?}") };
-        assert_eq!(member(one.locality.as_ref().unwrap()), "m:80");
-        assert_eq!(one.load_balancing_weight, Some(UInt32Value { value: 7 }));
-        let endpoint = one.lb_endpoints[0].endpoint.as_ref().unwrap();
+        let assignment = ClusterLoadAssignment::decode(&any.value[..]).unwrap();
+        let [entry] = &assignment.endpoints[..] else { panic!("{assignment:?}") };
+        assert_eq!(member(entry.locality.as_ref().unwrap()), "m:80");
+        assert_eq!(entry.load_balancing_weight, Some(UInt32Value { value: 7 }));
+        let endpoint = entry.lb_endpoints[0].endpoint.as_ref().unwrap();
         let socket = endpoint.address.as_ref().unwrap().socket_address.as_ref().unwrap();
         assert_eq!((&*socket.address, socket.port_value), ("10.0.0.1", 80));
     }

@@ -24,9 +24,9 @@ use crate::upstream::connect::PeerAddresses;
 use crate::upstream::thread_context::ThreadContext;
 
 /// The maximum number of a client's concurrent calls: it needs one of each kind.
-const CALLS: u32 = 8;
+const MAX_CALLS: u32 = 8;
 /// The maximum size of a head, in bytes.
-const HEAD: u32 = 16 * 1024;
+const MAX_HEADER_LIST: u32 = 16 * 1024;
 /// The interval of pings: a client may have nothing to send for days.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The time limit of the answer to a ping.
@@ -40,26 +40,26 @@ pub(crate) async fn serve<S: ByteStream + 'static>(
     peer: PeerAddresses,
     unread: Vec<u8>,
 ) {
-    let watch = AbuseMonitor::new(&core);
-    let begun = Builder::new()
-        .max_concurrent_streams(CALLS)
+    let monitor = AbuseMonitor::new(&core);
+    let handshake = Builder::new()
+        .max_concurrent_streams(MAX_CALLS)
         .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CALLS * STREAM_WINDOW)
-        .max_header_list_size(HEAD)
+        .initial_connection_window_size(MAX_CALLS * STREAM_WINDOW)
+        .max_header_list_size(MAX_HEADER_LIST)
         .max_send_buffer_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_EARLY_RESETS)
         .max_local_error_reset_streams(Some(MAX_LOCAL_RESETS))
-        .handshake(AbuseGuard::new(stream, unread, Rc::clone(&watch)));
-    let patience = listener.settings().timeouts.head;
-    let Some(Ok(mut connection)) = core.within(patience, begun).await else { return };
+        .handshake(AbuseGuard::new(stream, unread, Rc::clone(&monitor)));
+    let timeout = listener.settings().timeouts.head;
+    let Some(Ok(mut connection)) = core.within(timeout, handshake).await else { return };
     let pings = connection.ping_pong();
     // Each call holds a clone.
     let calls = Rc::new(());
-    let mut lost = pin!(peer_lost(&core, pings));
+    let mut connection_lost = pin!(peer_lost(&core, pings));
     let mut idle = pin!(idle(&core, &listener, &calls));
     loop {
         let accepted = poll_fn(|cx| match connection.poll_accept(cx) {
-            Poll::Pending if watch.exceeded.get() => Poll::Ready(None),
+            Poll::Pending if monitor.exceeded.get() => Poll::Ready(None),
             accepted => accepted,
         });
         tokio::select! {
@@ -67,8 +67,8 @@ pub(crate) async fn serve<S: ByteStream + 'static>(
             () = listener.until_closed() => {
                 // Its calls are notified separately.
                 connection.graceful_shutdown();
-                let parting = core.idle_grace.get() + LINGER;
-                core.within(parting, poll_fn(|cx| connection.poll_closed(cx))).await;
+                let close_timeout = core.idle_grace.get() + LINGER;
+                core.within(close_timeout, poll_fn(|cx| connection.poll_closed(cx))).await;
                 return;
             }
             accepted = accepted => match accepted {
@@ -80,11 +80,11 @@ pub(crate) async fn serve<S: ByteStream + 'static>(
                 None => break,
             },
             () = &mut idle => break,
-            () = &mut lost => return tracing::debug!("{}: xds: {} is \
+            () = &mut connection_lost => return tracing::debug!("{}: xds: {} is \
                 lost", listener.shared.address, peer.client),
         }
     }
-    if watch.exceeded.get() {
+    if monitor.exceeded.get() {
         close_abusive(&core, connection).await;
     }
 }
@@ -95,7 +95,7 @@ async fn close_abusive<S: ByteStream>(
     mut connection: Connection<AbuseGuard<S>, Bytes>,
 ) {
     connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-    let ended = poll_fn(|cx| match connection.poll_accept(cx) {
+    let drained = poll_fn(|cx| match connection.poll_accept(cx) {
         Poll::Ready(Some(Ok(_))) => {
             cx.waker().wake_by_ref();
             Poll::Pending
@@ -103,7 +103,7 @@ async fn close_abusive<S: ByteStream>(
         Poll::Ready(_) => Poll::Ready(()),
         Poll::Pending => Poll::Pending,
     });
-    core.within(LINGER, ended).await;
+    core.within(LINGER, drained).await;
 }
 
 /// Completes when the client no longer answers pings.
@@ -119,11 +119,11 @@ async fn peer_lost(core: &Rc<ThreadContext>, pings: Option<PingPong>) {
 
 /// Completes when there was no call for the listener's idle time, or up to twice that.
 async fn idle(core: &Rc<ThreadContext>, listener: &Listener, calls: &Rc<()>) {
-    let mut quiet = false;
+    let mut was_idle = false;
     loop {
         core.wheel.sleep(listener.settings().timeouts.idle).await;
-        let none = Rc::strong_count(calls) == 1;
-        if std::mem::replace(&mut quiet, none) && none {
+        let is_idle = Rc::strong_count(calls) == 1;
+        if std::mem::replace(&mut was_idle, is_idle) && is_idle {
             return;
         }
     }
@@ -138,23 +138,24 @@ fn begin_call(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) {
-    let kind = request.headers().get("content-type");
-    let call = request.method() == Method::POST && kind.is_some_and(|kind| grpc::is_call(kind.as_bytes()));
+    let content_type = request.headers().get("content-type");
+    let is_grpc = request.method() == Method::POST
+        && content_type.is_some_and(|content_type| grpc::is_call(content_type.as_bytes()));
     let path = request.uri().path();
-    let (discovery, load) = (path == DISCOVERY, path == LOAD_REPORTS);
-    if !call || !(discovery || load) {
-        let mut refusal = response_head();
-        refusal.headers_mut().extend(CallStatus::Unimplemented.trailers());
+    let (is_discovery, is_load_report) = (path == DISCOVERY, path == LOAD_REPORTS);
+    if !is_grpc || !(is_discovery || is_load_report) {
+        let mut response = response_head();
+        response.headers_mut().extend(CallStatus::Unimplemented.trailers());
         // A client that has gone needs none.
-        let _ = respond.send_response(refusal, true);
+        let _ = respond.send_response(response, true);
         return;
     }
     let Some(out) = OutgoingMessages::begin(respond) else { return };
     let incoming = IncomingMessages::new(request.into_body());
-    let (core, listener, call) = (Rc::clone(core), Rc::clone(listener), Rc::clone(calls));
+    let (core, listener, call_token) = (Rc::clone(core), Rc::clone(listener), Rc::clone(calls));
     tokio::task::spawn_local(async move {
-        let _call = call;
-        if discovery {
+        let _call_token = call_token;
+        if is_discovery {
             discover::discover(core, listener, peer, incoming, out).await;
         } else {
             load_reports::serve_reports(core, listener, incoming, out).await;

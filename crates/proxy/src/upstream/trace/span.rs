@@ -14,8 +14,9 @@ const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATC
 impl FinishedTrace {
     /// Returns the spans: that of the request first, then one for each attempt at a member.
     pub fn spans(&self) -> Vec<Span> {
-        let tries = self.attempts.iter().enumerate().map(|(number, one)| self.client_span(number, one));
-        std::iter::once(self.server_span()).chain(tries).collect()
+        let client_spans =
+            self.attempts.iter().enumerate().map(|(number, attempt)| self.client_span(number, attempt));
+        std::iter::once(self.server_span()).chain(client_spans).collect()
     }
 
     fn server_span(&self) -> Span {
@@ -39,8 +40,8 @@ impl FinishedTrace {
         }
         attributes.extend(self.rpc());
         if let Some(first) = self.attempts.first() {
-            let waited = first.begun.since(self.begun).as_secs_f64();
-            attributes.push(OtlpKeyValue::new("plimsoll.wait_seconds", waited));
+            let wait_seconds = first.begun.since(self.started_at).as_secs_f64();
+            attributes.push(OtlpKeyValue::new("plimsoll.wait_seconds", wait_seconds));
         }
         if let Some(last) = self.attempts.last() {
             attributes.extend([
@@ -62,30 +63,30 @@ impl FinishedTrace {
             attributes,
             status: error.map(|_| SpanStatus::error(self.reason.unwrap_or_default())),
             flags: SAMPLED | HAS_REMOTE | if self.parent.is_some() { REMOTE } else { 0 },
-            ..self.span(self.begun, self.ended)
+            ..self.span(self.started_at, self.ended_at)
         }
     }
 
-    fn client_span(&self, number: usize, one: &RequestAttempt) -> Span {
+    fn client_span(&self, number: usize, attempt: &RequestAttempt) -> Span {
         let mut attributes = self.method();
         attributes.extend([
-            OtlpKeyValue::new("server.address", one.address.ip().to_string()),
-            OtlpKeyValue::new("server.port", i64::from(one.address.port())),
+            OtlpKeyValue::new("server.address", attempt.address.ip().to_string()),
+            OtlpKeyValue::new("server.port", i64::from(attempt.address.port())),
             OtlpKeyValue::new("url.path", &*self.request.path),
             OtlpKeyValue::new("plimsoll.group", &*self.group),
-            OtlpKeyValue::new("plimsoll.member", &*one.member),
-            OtlpKeyValue::new("plimsoll.strategy", one.strategy),
-            OtlpKeyValue::new("plimsoll.choice", one.choice.label()),
+            OtlpKeyValue::new("plimsoll.member", &*attempt.member),
+            OtlpKeyValue::new("plimsoll.strategy", attempt.strategy),
+            OtlpKeyValue::new("plimsoll.choice", attempt.choice.label()),
         ]);
-        let figure =
+        let attribute =
             |(name, value): &(&str, f64)| OtlpKeyValue::new(format!("plimsoll.figure.{name}"), *value);
-        attributes.extend(one.figures.iter().map(figure));
+        attributes.extend(attempt.figures.iter().map(attribute));
         if number > 0 {
             attributes.push(OtlpKeyValue::new("http.request.resend_count", number as i64));
         }
-        attributes.extend(self.rpc().into_iter().filter(|_| one.failure.is_none()));
-        let error = match one.failure {
-            Some((_, why)) => Some(why.to_owned()),
+        attributes.extend(self.rpc().into_iter().filter(|_| attempt.failure.is_none()));
+        let error = match attempt.failure {
+            Some((_, reason)) => Some(reason.to_owned()),
             None => {
                 if self.status > 0 {
                     attributes.push(OtlpKeyValue::new("http.response.status_code", i64::from(self.status)));
@@ -95,23 +96,23 @@ impl FinishedTrace {
             }
         };
         attributes.extend(error.as_deref().map(|error| OtlpKeyValue::new("error.type", error)));
-        let ended = one.failure.map_or(self.ended, |(at, _)| at);
+        let ended_at = attempt.failure.map_or(self.ended_at, |(failed_at, _)| failed_at);
         Span {
-            span_id: one.span.to_vec(),
+            span_id: attempt.span.to_vec(),
             parent_span_id: self.span.to_vec(),
             kind: SpanKind::Client.into(),
             attributes,
-            status: error.map(|error| SpanStatus::error(one.failure.map_or("", |_| &error))),
+            status: error.map(|error| SpanStatus::error(attempt.failure.map_or("", |_| &error))),
             flags: SAMPLED | HAS_REMOTE,
-            ..self.span(one.begun, ended)
+            ..self.span(attempt.begun, ended_at)
         }
     }
 
     /// Returns the common part of all spans.
-    fn span(&self, begun: Time, ended: Time) -> Span {
-        let unix = |at: Time| {
-            let before = u64::try_from(self.ended.since(at).as_nanos()).unwrap_or(u64::MAX);
-            self.unix_nanos.saturating_sub(before)
+    fn span(&self, started_at: Time, ended_at: Time) -> Span {
+        let unix_nanos = |time: Time| {
+            let nanos_before_end = u64::try_from(self.ended_at.since(time).as_nanos()).unwrap_or(u64::MAX);
+            self.unix_nanos.saturating_sub(nanos_before_end)
         };
         let name = match (&self.call, known_method(&self.request.method)) {
             (Some(_), _) => self.request.path.trim_start_matches('/'),
@@ -122,19 +123,19 @@ impl FinishedTrace {
             trace_id: self.trace.to_vec(),
             trace_state: self.state.clone(),
             name: name.to_owned(),
-            start_time_unix_nano: unix(begun),
-            end_time_unix_nano: unix(ended),
+            start_time_unix_nano: unix_nanos(started_at),
+            end_time_unix_nano: unix_nanos(ended_at),
             ..Span::default()
         }
     }
 
     fn method(&self) -> Vec<OtlpKeyValue> {
-        let said = &*self.request.method;
-        match known_method(said) {
+        let method_name = &*self.request.method;
+        match known_method(method_name) {
             Some(method) => vec![OtlpKeyValue::new("http.request.method", method)],
             None => vec![
                 OtlpKeyValue::new("http.request.method", "_OTHER"),
-                OtlpKeyValue::new("http.request.method_original", said),
+                OtlpKeyValue::new("http.request.method_original", method_name),
             ],
         }
     }

@@ -17,9 +17,9 @@ impl<'m> LocateRequest<'m> {
     ///
     /// # Errors
     /// It is malformed or incomplete.
-    pub fn read(header: &GiopHeader, there: &'m [u8]) -> Result<Self, GiopError> {
-        let there = received_bytes(header, there);
-        let mut reader = CdrReader::message(there, header.order, HEADER_LEN);
+    pub fn read(header: &GiopHeader, message: &'m [u8]) -> Result<Self, GiopError> {
+        let message = received_bytes(header, message);
+        let mut reader = CdrReader::message(message, header.order, HEADER_LEN);
         Ok(Self { id: reader.u32()?, target: TargetAddress::read(header.version, &mut reader)? })
     }
 }
@@ -71,16 +71,17 @@ impl<'m> LocateReply<'m> {
     ///
     /// # Errors
     /// It is malformed or incomplete.
-    pub fn read(header: &GiopHeader, there: &'m [u8]) -> Result<Self, GiopError> {
-        let there = received_bytes(header, there);
-        let mut reader = CdrReader::message(there, header.order, HEADER_LEN);
+    pub fn read(header: &GiopHeader, message: &'m [u8]) -> Result<Self, GiopError> {
+        let message = received_bytes(header, message);
+        let mut reader = CdrReader::message(message, header.order, HEADER_LEN);
         let id = reader.u32()?;
-        let known = if header.version < GiopVersion::V1_2 { 3 } else { 6 };
-        let status =
-            usize::try_from(reader.u32()?).ok().and_then(|status| LocateStatus::ALL[..known].get(status));
+        let known_count = if header.version < GiopVersion::V1_2 { 3 } else { 6 };
+        let status = usize::try_from(reader.u32()?)
+            .ok()
+            .and_then(|status| LocateStatus::ALL[..known_count].get(status));
         let status = *status
             .ok_or(GiopError::Malformed("a locate reply has a status that its version does not know"))?;
-        Ok(Self { id, status, body: received_body(there, Self::BODY_OFFSET) })
+        Ok(Self { id, status, body: received_body(message, Self::BODY_OFFSET) })
     }
 
     /// Returns the object's new reference, if the reply holds one and is complete.

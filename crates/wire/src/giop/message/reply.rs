@@ -33,8 +33,9 @@ impl ReplyStatus {
     ];
 
     fn read(version: GiopVersion, reader: &mut CdrReader<'_>) -> Result<Self, GiopError> {
-        let known = if version < GiopVersion::V1_2 { 4 } else { 6 };
-        let status = usize::try_from(reader.u32()?).ok().and_then(|status| Self::ALL[..known].get(status));
+        let known_count = if version < GiopVersion::V1_2 { 4 } else { 6 };
+        let status =
+            usize::try_from(reader.u32()?).ok().and_then(|status| Self::ALL[..known_count].get(status));
         status.copied().ok_or(GiopError::Malformed("a reply has a status that its version does not know"))
     }
 }
@@ -61,29 +62,29 @@ impl<'m> GiopReply<'m> {
     ///
     /// # Errors
     /// Its head is malformed or incomplete.
-    pub fn read(header: &GiopHeader, there: &'m [u8]) -> Result<Self, GiopError> {
-        let there = received_bytes(header, there);
-        let mut reader = CdrReader::message(there, header.order, HEADER_LEN);
-        let (id, id_at, status, contexts);
+    pub fn read(header: &GiopHeader, message: &'m [u8]) -> Result<Self, GiopError> {
+        let message = received_bytes(header, message);
+        let mut reader = CdrReader::message(message, header.order, HEADER_LEN);
+        let (id, id_offset, status, contexts);
         if header.version < GiopVersion::V1_2 {
             contexts = ServiceContexts::read(&mut reader)?;
             id = reader.u32()?;
-            id_at = reader.position() - 4;
+            id_offset = reader.position() - 4;
             status = ReplyStatus::read(header.version, &mut reader)?;
         } else {
-            id_at = reader.position();
+            id_offset = reader.position();
             id = reader.u32()?;
             status = ReplyStatus::read(header.version, &mut reader)?;
             contexts = ServiceContexts::read(&mut reader)?;
         }
-        let body_at = body_offset(header, &reader)?;
+        let body_start = body_offset(header, &reader)?;
         Ok(Self {
             id,
-            id_offset: id_at,
+            id_offset,
             status,
             contexts,
-            body_offset: body_at,
-            body: received_body(there, body_at),
+            body_offset: body_start,
+            body: received_body(message, body_start),
         })
     }
 
@@ -100,8 +101,8 @@ impl<'m> GiopReply<'m> {
 
     /// Returns the reason of the failure, if the reply holds one and is complete.
     pub fn exception(&self, order: ByteOrder) -> Option<SystemException<'m>> {
-        let failed = self.status == ReplyStatus::SystemException;
-        if failed { SystemException::read(&mut self.body_reader(order)).ok() } else { None }
+        let is_exception = self.status == ReplyStatus::SystemException;
+        if is_exception { SystemException::read(&mut self.body_reader(order)).ok() } else { None }
     }
 }
 

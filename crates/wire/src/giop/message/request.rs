@@ -132,16 +132,16 @@ impl<'m> GiopRequest<'m> {
     ///
     /// # Errors
     /// Its head is malformed or incomplete.
-    pub fn read(header: &GiopHeader, there: &'m [u8]) -> Result<Self, GiopError> {
-        let there = received_bytes(header, there);
-        let mut reader = CdrReader::message(there, header.order, HEADER_LEN);
+    pub fn read(header: &GiopHeader, message: &'m [u8]) -> Result<Self, GiopError> {
+        let message = received_bytes(header, message);
+        let mut reader = CdrReader::message(message, header.order, HEADER_LEN);
         let mut request = if header.version < GiopVersion::V1_2 {
             read_before_1_2(header.version, &mut reader)
         } else {
             read_1_2(&mut reader)
         }?;
         request.body_offset = body_offset(header, &reader)?;
-        request.body = received_body(there, request.body_offset);
+        request.body = received_body(message, request.body_offset);
         Ok(request)
     }
 
@@ -167,19 +167,19 @@ fn read_before_1_2<'m>(
     let operation_at = reader.position();
     let operation = reader.string()?;
     let principal = reader.octets()?;
-    let end = reader.position();
-    let wanted = if flags == 1 { ExpectedResponse::Result } else { ExpectedResponse::Oneway };
-    let spans = RequestOffsets { operation_at, operation_end: end, flags };
+    let operation_end = reader.position();
+    let expected_response = if flags == 1 { ExpectedResponse::Result } else { ExpectedResponse::Oneway };
+    let offsets = RequestOffsets { operation_at, operation_end, flags };
     Ok(GiopRequest {
         id,
-        expected_response: wanted,
+        expected_response,
         target,
         operation,
         contexts,
         principal,
         body_offset: 0,
         body: &[],
-        offsets: spans,
+        offsets,
     })
 }
 
@@ -188,7 +188,7 @@ fn read_1_2<'m>(reader: &mut CdrReader<'m>) -> Result<GiopRequest<'m>, GiopError
     let id = reader.u32()?;
     let flags = reader.u8()?;
     // Bit 0: a reply is expected. Bit 1: once the target has the request, not only the server.
-    let wanted = match flags & 3 {
+    let expected_response = match flags & 3 {
         1 => ExpectedResponse::Acknowledgement,
         3 => ExpectedResponse::Result,
         _ => ExpectedResponse::Oneway,
@@ -200,16 +200,16 @@ fn read_1_2<'m>(reader: &mut CdrReader<'m>) -> Result<GiopRequest<'m>, GiopError
     let operation = reader.string()?;
     let operation_end = reader.position();
     let contexts = ServiceContexts::read(reader)?;
-    let spans = RequestOffsets { operation_at, operation_end, flags };
+    let offsets = RequestOffsets { operation_at, operation_end, flags };
     Ok(GiopRequest {
         id,
-        expected_response: wanted,
+        expected_response,
         target,
         operation,
         contexts,
         principal: &[],
         body_offset: 0,
         body: &[],
-        offsets: spans,
+        offsets,
     })
 }

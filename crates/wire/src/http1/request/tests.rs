@@ -71,54 +71,54 @@ fn hop_by_hop_fields_stay_behind() {
                  5\r\n\
                  TE: trailers\r\nProxy-Connection: y\r\nAccept: z\r\nUpgrade: h2c\r\nHTTP2-Settings: \
                  AAM\r\n\r\n";
-    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
-    assert_eq!(rewritten(input, &off), "GET / HTTP/1.1\r\nHost: x\r\nAccept: z\r\n\r\n");
+    let options = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
+    assert_eq!(rewritten(input, &options), "GET / HTTP/1.1\r\nHost: x\r\nAccept: z\r\n\r\n");
 }
 
 #[test]
 fn a_list_of_what_concerns_one_hop_has_an_end() {
-    let naming = |names: usize, empty: usize| {
+    let parse_naming = |names: usize, empty: usize| {
         let list = (0..names).map(|nth| format!("x-{nth}, ")).collect::<String>() + &",".repeat(empty);
         let input = format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: {list}\r\nX-31: y\r\n\r\n");
         request(input.as_bytes(), 64 * 1024, &mut MarkedFields::new()).map(|_| ())
     };
-    assert_eq!(naming(32, 0), Ok(()));
-    assert_eq!(naming(33, 0), Err(HeadError::Invalid(RequestRejection::HeadTooLarge)));
+    assert_eq!(parse_naming(32, 0), Ok(()));
+    assert_eq!(parse_naming(33, 0), Err(HeadError::Invalid(RequestRejection::HeadTooLarge)));
     // These name no fields.
-    assert_eq!(naming(32, 30_000), Ok(()));
+    assert_eq!(parse_naming(32, 30_000), Ok(()));
 }
 
 #[test]
 fn who_names_no_host_is_passed_on_as_http_1_0() {
-    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
-    assert_eq!(rewritten("GET / HTTP/1.0\r\n\r\n", &off), "GET / HTTP/1.0\r\n\r\n");
-    let named = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
-    assert_eq!(rewritten(named, &off), "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    let options = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
+    assert_eq!(rewritten("GET / HTTP/1.0\r\n\r\n", &options), "GET / HTTP/1.0\r\n\r\n");
+    let with_host = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
+    assert_eq!(rewritten(with_host, &options), "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
 }
 
 #[test]
 fn a_websocket_upgrade_is_passed_on() {
     let input =
         "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n";
-    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
+    let options = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     assert_eq!(
-        rewritten(input, &off),
+        rewritten(input, &options),
         "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     );
 }
 
 #[test]
 fn an_absolute_target_becomes_origin_form_and_host() {
-    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
+    let options = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     let input = "GET http://real:81/p?q HTTP/1.1\r\nHost: other\r\n\r\n";
-    assert_eq!(rewritten(input, &off), "GET /p?q HTTP/1.1\r\nHost: real:81\r\n\r\n");
+    assert_eq!(rewritten(input, &options), "GET /p?q HTTP/1.1\r\nHost: real:81\r\n\r\n");
     let input = "GET http://real?q HTTP/1.1\r\nHost: other\r\n\r\n";
-    assert_eq!(rewritten(input, &off), "GET /?q HTTP/1.1\r\nHost: real\r\n\r\n");
+    assert_eq!(rewritten(input, &options), "GET /?q HTTP/1.1\r\nHost: real\r\n\r\n");
 }
 
 #[test]
 fn what_a_server_as_a_whole_is_asked_has_a_target_of_its_own() {
-    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
+    let options = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     for (target, line) in [
         ("http://h", "OPTIONS * HTTP/1.1\r\nHost: h"),
         ("http://h:81", "OPTIONS * HTTP/1.1\r\nHost: h:81"),
@@ -127,16 +127,16 @@ fn what_a_server_as_a_whole_is_asked_has_a_target_of_its_own() {
         ("*", "OPTIONS * HTTP/1.1\r\nHost: x"),
     ] {
         let input = format!("OPTIONS {target} HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_eq!(rewritten(&input, &off), format!("{line}\r\n\r\n"), "{target}");
+        assert_eq!(rewritten(&input, &options), format!("{line}\r\n\r\n"), "{target}");
     }
 }
 
 #[test]
 fn versions_above_1_1_are_taken_for_it() {
-    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
+    let options = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     for version in ["HTTP/1.2", "HTTP/1.9"] {
         let input = format!("GET /a {version}\r\nHost: x\r\nA: b\r\n\r\n");
-        assert_eq!(rewritten(&input, &off), "GET /a HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n");
+        assert_eq!(rewritten(&input, &options), "GET /a HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n");
         assert_eq!(refused(format!("GET /a {version}\r\n\r\n").as_bytes()).status(), 400);
     }
 }
@@ -154,25 +154,25 @@ fn framing_cannot_be_said_with_underscores() {
     let input = "POST / HTTP/1.1\r\nHost: x\r\nContent_Length: 9\r\ncontent_LENGTH: 8\r\nTransfer_Encoding: \
                  chunked\r\n\
                  TRANSFER_ENCODING: x\r\nContent_Lengths: 1\r\n\r\n";
-    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
-    assert_eq!(rewritten(input, &off), "POST / HTTP/1.1\r\nHost: x\r\nContent_Lengths: 1\r\n\r\n");
+    let options = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
+    assert_eq!(rewritten(input, &options), "POST / HTTP/1.1\r\nHost: x\r\nContent_Lengths: 1\r\n\r\n");
 }
 
 #[test]
 fn upgrades_are_known_by_the_names_of_all_their_protocols() {
-    let asks = |value: &str| {
+    let upgrades = |value: &str| {
         let input = format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: {value}\r\n\r\n");
         let mut marks = MarkedFields::new();
         let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted");
         request.upgrades_to(|name| name.eq_ignore_ascii_case(b"websocket"))
     };
-    assert!(asks("websocket") && asks("WebSocket/13") && asks("websocket, WEBSOCKET"));
+    assert!(upgrades("websocket") && upgrades("WebSocket/13") && upgrades("websocket, WEBSOCKET"));
     assert!(
-        !asks("TLS/1.0")
-            && !asks("websocket, TLS/1.0")
-            && !asks("h2c")
-            && !asks("")
-            && !asks("websocket, h2c")
+        !upgrades("TLS/1.0")
+            && !upgrades("websocket, TLS/1.0")
+            && !upgrades("h2c")
+            && !upgrades("")
+            && !upgrades("websocket, h2c")
     );
 }
 
@@ -198,14 +198,14 @@ fn forwarding_fields_of_strangers_are_dropped_and_those_of_friends_kept() {
         rewritten(input, &PLAIN).contains("\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n")
     );
     assert!(!rewritten(input, &PLAIN).contains("10.0.0.1"));
-    let friend = ForwardingOptions { trusted: true, ..PLAIN };
-    assert!(rewritten(input, &friend).contains(
+    let trusted = ForwardingOptions { trusted: true, ..PLAIN };
+    assert!(rewritten(input, &trusted).contains(
         "\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2, 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: \
          x\r\n"
     ));
-    let standard = ForwardingOptions { style: ForwardedStyle::Rfc7239, client: "2001:db8::1", ..PLAIN };
+    let rfc7239 = ForwardingOptions { style: ForwardedStyle::Rfc7239, client: "2001:db8::1", ..PLAIN };
     assert!(
-        rewritten("GET / HTTP/1.1\r\nHost: x\r\n\r\n", &standard)
+        rewritten("GET / HTTP/1.1\r\nHost: x\r\n\r\n", &rfc7239)
             .contains("\r\nForwarded: for=\"[2001:db8::1]\";host=\"x\";proto=http\r\n")
     );
 }
@@ -292,20 +292,20 @@ fn an_oversized_head_is_refused_without_waiting_for_its_end() {
 
 #[test]
 fn every_prefix_is_incomplete() {
-    let whole = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
-    for end in 0..whole.len() {
-        let unread = request(&whole[..end], 8192, &mut MarkedFields::new()).expect_err("too short");
-        assert_eq!(unread, HeadError::Partial, "at {end}");
+    let head = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
+    for end in 0..head.len() {
+        let error = request(&head[..end], 8192, &mut MarkedFields::new()).expect_err("too short");
+        assert_eq!(error, HeadError::Partial, "at {end}");
     }
-    assert!(request(whole, 8192, &mut MarkedFields::new()).is_ok());
+    assert!(request(head, 8192, &mut MarkedFields::new()).is_ok());
 }
 
 #[test]
 fn who_keeps_the_connection() {
-    let keeps =
+    let keeps_alive =
         |head: &str| request(head.as_bytes(), 8192, &mut MarkedFields::new()).expect("accepted").keep_alive;
-    assert!(keeps("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
-    assert!(!keeps("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
-    assert!(!keeps("GET / HTTP/1.0\r\n\r\n"));
-    assert!(keeps("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"));
+    assert!(keeps_alive("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+    assert!(!keeps_alive("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    assert!(!keeps_alive("GET / HTTP/1.0\r\n\r\n"));
+    assert!(keeps_alive("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"));
 }

@@ -38,20 +38,20 @@ impl RequestHead<'_, '_> {
     /// Appends the head for the next hop: HTTP/1.1 (1.0 without a host), in origin form, without the fields
     /// of this hop, and with the fields that identify the client.
     pub fn write(&self, forwarding: &ForwardingOptions<'_>, out: &mut Vec<u8>) {
-        let from = if self.rewrites_line {
+        let copy_start = if self.rewrites_line {
             self.write_line(out);
             self.fields
         } else {
             self.start
         };
-        let replaced = !matches!(forwarding.style, ForwardedStyle::Off);
-        let drop = |why| match why {
+        let replaces_forwarding = !matches!(forwarding.style, ForwardedStyle::Off);
+        let should_drop = |reason| match reason {
             DropReason::Hop => true,
-            DropReason::Forwarding => replaced,
+            DropReason::Forwarding => replaces_forwarding,
             DropReason::Host => self.absolute,
             DropReason::Coding | DropReason::Report => false,
         };
-        copy_lines(self.head, from, self.marks, drop, out);
+        copy_lines(self.head, copy_start, self.marks, should_drop, out);
         if self.upgrade {
             out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
             out.extend_from_slice(self.field("upgrade").unwrap_or_default());
@@ -92,7 +92,7 @@ impl RequestHead<'_, '_> {
             return;
         }
         out.extend_from_slice(b"X-Forwarded-For: ");
-        self.earlier_list("x-forwarded-for", out);
+        self.write_earlier_values("x-forwarded-for", out);
         out.extend_from_slice(forwarding.client.as_bytes());
         out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
         out.extend_from_slice(self.field("x-forwarded-proto").unwrap_or(forwarding.scheme.as_bytes()));
@@ -107,7 +107,7 @@ impl RequestHead<'_, '_> {
     fn rfc7239(&self, forwarding: &ForwardingOptions<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"Forwarded: ");
         if forwarding.trusted {
-            self.earlier_list("forwarded", out);
+            self.write_earlier_values("forwarded", out);
         }
         let (open, close): (&[u8], &[u8]) =
             if forwarding.client.contains(':') { (b"for=\"[", b"]\"") } else { (b"for=", b"") };
@@ -125,7 +125,7 @@ impl RequestHead<'_, '_> {
     }
 
     /// Appends the elements of all fields with this name, each followed by a comma.
-    fn earlier_list(&self, name: &str, out: &mut Vec<u8>) {
+    fn write_earlier_values(&self, name: &str, out: &mut Vec<u8>) {
         for value in self.values(name) {
             out.extend_from_slice(value);
             out.extend_from_slice(b", ");

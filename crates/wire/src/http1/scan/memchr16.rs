@@ -6,39 +6,39 @@ use wide::i8x16;
 /// Returns the offset of the first matching byte at or after `from`; the length if there is none. `from` is
 /// at most the length.
 #[inline(always)]
-pub(super) fn find_first(input: &[u8], from: usize, kind: impl Fn(u8) -> bool) -> usize {
-    let mut at = from;
-    while let Some(bytes) = input[at..].first_chunk::<16>() {
-        let found = match_mask(bytes, &kind);
-        if found != 0 {
-            return at + found.trailing_zeros() as usize;
+pub(super) fn find_first(input: &[u8], from: usize, predicate: impl Fn(u8) -> bool) -> usize {
+    let mut position = from;
+    while let Some(bytes) = input[position..].first_chunk::<16>() {
+        let mask = match_mask(bytes, &predicate);
+        if mask != 0 {
+            return position + mask.trailing_zeros() as usize;
         }
-        at += 16;
+        position += 16;
     }
-    find_in_rest(input, at, kind)
+    find_in_rest(input, position, predicate)
 }
 
 /// Searches the last bytes, fewer than sixteen. Not inlined: it needs as many registers again, and is rarely
 /// reached.
 #[inline(never)]
-fn find_in_rest(input: &[u8], at: usize, kind: impl Fn(u8) -> bool) -> usize {
-    let left = input.len() - at;
+fn find_in_rest(input: &[u8], position: usize, predicate: impl Fn(u8) -> bool) -> usize {
+    let remaining = input.len() - position;
     match input.last_chunk::<16>() {
         // The last sixteen bytes, without those already searched.
-        Some(bytes) => match match_mask(bytes, &kind) >> (16 - left) {
+        Some(bytes) => match match_mask(bytes, &predicate) >> (16 - remaining) {
             0 => input.len(),
-            found => at + found.trailing_zeros() as usize,
+            mask => position + mask.trailing_zeros() as usize,
         },
-        None => at + input[at..].iter().position(|byte| kind(*byte)).unwrap_or(left),
+        None => position + input[position..].iter().position(|byte| predicate(*byte)).unwrap_or(remaining),
     }
 }
 
 /// Returns a bit for each matching byte, the lowest bit for the first byte.
 #[inline(always)]
-fn match_mask(bytes: &[u8; 16], kind: &impl Fn(u8) -> bool) -> u32 {
-    let mut kinds = [0; 16];
-    for (found, byte) in kinds.iter_mut().zip(bytes) {
-        *found = if kind(*byte) { -1 } else { 0 };
+fn match_mask(bytes: &[u8; 16], predicate: &impl Fn(u8) -> bool) -> u32 {
+    let mut lanes = [0; 16];
+    for (lane, byte) in lanes.iter_mut().zip(bytes) {
+        *lane = if predicate(*byte) { -1 } else { 0 };
     }
-    i8x16::new(kinds).to_bitmask()
+    i8x16::new(lanes).to_bitmask()
 }

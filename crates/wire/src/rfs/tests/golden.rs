@@ -152,11 +152,11 @@ const DRUM: &str = "
 
 fn bytes(text: &str) -> Vec<u8> {
     let words = text.lines().flat_map(|line| line.split(';').next().unwrap_or_default().split_whitespace());
-    let runs = words.map(|word| {
+    let byte_runs = words.map(|word| {
         let (byte, times) = word.split_once('*').unwrap_or((word, "1"));
         vec![u8::from_str_radix(byte, 16).unwrap(); times.parse().unwrap()]
     });
-    runs.flatten().collect()
+    byte_runs.flatten().collect()
 }
 
 /// Returns each example and its message.
@@ -240,7 +240,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>, LotteryMessage)> {
         offers: Vec::new(),
     };
     let table = TablePart { id: fetch.id, generation: 9, part: 0, parts: 1, members: vec![serving, idle] };
-    let look = CandidateQuery { id: 0x2222_2222_2222_2222, service: 42, part: 0 };
+    let query = CandidateQuery { id: 0x2222_2222_2222_2222, service: 42, part: 0 };
     let near = CandidateEntry {
         member: 5,
         capacity: 400,
@@ -255,7 +255,8 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>, LotteryMessage)> {
         address: "[2001:db8::6]:7447".parse().unwrap(),
         endpoint: "192.0.2.20:80".parse().unwrap(),
     };
-    let drum = CandidateSet { id: look.id, service: 42, part: 0, parts: 1, candidates: vec![near, far] };
+    let candidate_set =
+        CandidateSet { id: query.id, service: 42, part: 0, parts: 1, candidates: vec![near, far] };
     vec![
         ("REQUEST", bytes(REQUEST), LotteryMessage::Request(request)),
         ("ANSWER", bytes(ANSWER), LotteryMessage::Answer(answer)),
@@ -263,8 +264,8 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>, LotteryMessage)> {
         ("REPORT", bytes(REPORT), LotteryMessage::Report(report)),
         ("FETCH", bytes(FETCH), LotteryMessage::Fetch(fetch)),
         ("TABLE", bytes(TABLE), LotteryMessage::Table(table)),
-        ("LOOK", bytes(LOOK), LotteryMessage::Look(look)),
-        ("DRUM", bytes(DRUM), LotteryMessage::Drum(drum)),
+        ("LOOK", bytes(LOOK), LotteryMessage::CandidateQuery(query)),
+        ("DRUM", bytes(DRUM), LotteryMessage::CandidateSet(candidate_set)),
     ]
 }
 
@@ -301,12 +302,12 @@ fn gossip_is_written_and_read_as_its_example() {
         keys().seal(0, &mut cut);
         assert!(keys().open(&cut).unwrap().gossip().is_err(), "the first {end} bytes");
     }
-    let most =
+    let encoded_len =
         |count| GossipDatagram { payload: vec![0; count], ..gossip.clone() }.encode(&keys(), &mut Vec::new());
-    assert_eq!(most(GossipDatagram::MAX_PAYLOAD), Ok(()));
+    assert_eq!(encoded_len(GossipDatagram::MAX_PAYLOAD), Ok(()));
     let (what, count) = ("bytes of gossip", GossipDatagram::MAX_PAYLOAD + 1);
     assert_eq!(
-        most(count),
+        encoded_len(count),
         Err(DatagramEncodeError::TooMany { what, count, most: GossipDatagram::MAX_PAYLOAD })
     );
 }
@@ -324,15 +325,15 @@ fn the_specification_shows_the_same_examples() {
 #[test]
 fn every_changed_bit_of_an_example_is_found() {
     for (name, bytes, _) in all() {
-        for at in 0..bytes.len() {
+        for index in 0..bytes.len() {
             let mut changed = bytes.clone();
-            changed[at] ^= 1 << (at % 8);
+            changed[index] ^= 1 << (index % 8);
             assert!(
                 matches!(
                     read(&changed),
                     Err(DatagramDecodeError::Forged | DatagramDecodeError::UnknownKey(_))
                 ),
-                "{name}, byte {at}"
+                "{name}, byte {index}"
             );
         }
     }
@@ -351,20 +352,20 @@ fn every_beginning_of_an_example_is_refused() {
 #[test]
 fn what_is_nearly_an_example_says_nothing_or_something_else() {
     for (name, bytes, _) in all() {
-        let inside = &bytes[..bytes.len() - TRAILER_LEN];
-        for at in 0..inside.len() {
+        let body = &bytes[..bytes.len() - TRAILER_LEN];
+        for index in 0..body.len() {
             for mask in [0x01, 0x80, 0xff] {
-                let mut changed = inside.to_vec();
-                changed[at] ^= mask;
+                let mut changed = body.to_vec();
+                changed[index] ^= mask;
                 survives(name, resealed(&changed));
             }
-            survives(name, resealed(&inside[..at]));
+            survives(name, resealed(&body[..index]));
         }
     }
 }
 
-fn survives(name: &str, said: Result<LotteryMessage, DatagramDecodeError>) {
-    let Ok(message) = said else { return };
-    let again = read(&written(&message).unwrap()).unwrap();
-    assert_eq!(roomless(again), roomless(message), "{name}");
+fn survives(name: &str, result: Result<LotteryMessage, DatagramDecodeError>) {
+    let Ok(message) = result else { return };
+    let reread = read(&written(&message).unwrap()).unwrap();
+    assert_eq!(roomless(reread), roomless(message), "{name}");
 }

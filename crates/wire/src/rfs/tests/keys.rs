@@ -33,13 +33,13 @@ fn a_rotation_leaves_no_gap() {
 
 #[test]
 fn all_derive_the_same_whichever_seals() {
-    let [one, two, four] =
+    let [first, second, third] =
         [&[OLD][..], &[OLD, NEW], &[NEW, THIRD, OLD]].map(|lines| file(lines).derive(b"plimsoll draw"));
-    assert!(one == two && two == four);
-    assert_ne!(one, file(&[OLD]).derive(b"plimsoll drawn"));
-    assert_ne!(one, file(&[NEW]).derive(b"plimsoll draw"));
+    assert!(first == second && second == third);
+    assert_ne!(first, file(&[OLD]).derive(b"plimsoll drawn"));
+    assert_ne!(first, file(&[NEW]).derive(b"plimsoll draw"));
     // The output of `openssl dgst -sha256 -mac HMAC`.
-    assert_eq!(one[..4], [0xe4, 0x09, 0xdf, 0x8e]);
+    assert_eq!(first[..4], [0xe4, 0x09, 0xdf, 0x8e]);
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn a_name_has_a_number() {
 
 #[test]
 fn another_secret_under_the_same_number_is_a_forgery() {
-    let other = OLD.replace("1f", "1e").parse::<KeyRing>().unwrap();
-    assert_eq!(file(&[OLD]).open(&sealed(&other)).err(), Some(DatagramDecodeError::Forged));
+    let forger = OLD.replace("1f", "1e").parse::<KeyRing>().unwrap();
+    assert_eq!(file(&[OLD]).open(&sealed(&forger)).err(), Some(DatagramDecodeError::Forged));
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn the_number_of_the_key_is_under_the_tag() {
     let same = format!("{OLD}\n{}", OLD.replacen('1', "9", 1));
     let keys: KeyRing = same.parse().unwrap();
     let mut datagram = sealed(&keys);
-    let at = datagram.len() - 17;
-    assert_eq!(datagram[at], 1);
-    datagram[at] = 9;
+    let id_offset = datagram.len() - 17;
+    assert_eq!(datagram[id_offset], 1);
+    datagram[id_offset] = 9;
     assert_eq!(keys.open(&datagram).err(), Some(DatagramDecodeError::Forged));
 }
 
@@ -69,11 +69,11 @@ fn the_number_of_the_key_is_under_the_tag() {
 fn nothing_is_read_before_the_tag_is_right() {
     // The other fields are wrong as well, but the tag is reported.
     for bytes in [vec![0; 36], vec![0xff; 1400], b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n".to_vec()] {
-        let refused = keys().open(&bytes).err();
-        assert!(matches!(refused, Some(DatagramDecodeError::UnknownKey(_))), "{refused:?}");
+        let error = keys().open(&bytes).err();
+        assert!(matches!(error, Some(DatagramDecodeError::UnknownKey(_))), "{error:?}");
         let mut named = bytes.clone();
-        let at = named.len() - TRAILER_LEN;
-        named[at..at + 4].copy_from_slice(&[0, 0, 0, 7]);
+        let id_offset = named.len() - TRAILER_LEN;
+        named[id_offset..id_offset + 4].copy_from_slice(&[0, 0, 0, 7]);
         assert_eq!(keys().open(&named).err(), Some(DatagramDecodeError::Forged));
     }
     for len in [0, 1, 16, 20, 35, 1401, 65_507] {
@@ -125,9 +125,9 @@ fn a_file_of_keys_may_begin_with_a_mark_of_the_byte_order() {
 fn a_bad_file_of_keys_is_refused_with_its_line_and_without_its_secret() {
     let secret = &OLD[2..];
     let refused = |text: &str| {
-        let bad = text.parse::<KeyRing>().map(|_| ()).unwrap_err();
-        assert!(!bad.to_string().contains("0b0c"), "{bad}");
-        (bad.line, bad.why)
+        let error = text.parse::<KeyRing>().map(|_| ()).unwrap_err();
+        assert!(!error.to_string().contains("0b0c"), "{error}");
+        (error.line, error.why)
     };
     let not_hex = "the secret is not 64 hexadecimal digits";
     let not_id = "the number of the key is not one";

@@ -26,7 +26,7 @@ fn request() -> impl Strategy<Value = LotteryMessage> {
     let fields =
         (any::<(u64, u32, u8, u32, u32)>(), mode, vec(any::<u16>(), 0..60), vec(any::<u8>(), 0..=MAX_INFO));
     (fields, 0_u16..=1200).prop_map(
-        |(((id, service, attempt, generation, client_time), mode, avoid, info), room)| {
+        |(((id, service, attempt, generation, client_time), mode, avoid, info), max_answer_bytes)| {
             let request = LotteryRequest {
                 id,
                 service,
@@ -36,14 +36,14 @@ fn request() -> impl Strategy<Value = LotteryMessage> {
                 client_time,
                 avoid,
                 info,
-                max_answer_bytes: room,
+                max_answer_bytes,
             };
             LotteryMessage::Request(request)
         },
     )
 }
 
-fn further() -> impl Strategy<Value = FallbackMember> {
+fn fallback() -> impl Strategy<Value = FallbackMember> {
     (any::<u16>(), address()).prop_map(|(member, endpoint)| FallbackMember { member, endpoint })
 }
 
@@ -53,27 +53,30 @@ fn answer() -> impl Strategy<Value = LotteryMessage> {
         Just(AnswerStatus::UnknownService),
         Just(AnswerStatus::Draining)
     ];
-    let of = (status, proptest::option::of(address()));
-    let of = prop_oneof![address().prop_map(|endpoint| (AnswerStatus::Ok, Some(endpoint))), of];
-    let lists = (vec(any::<u8>(), 0..=MAX_INFO), vec(further(), 0..=MAX_FALLBACKS));
-    (any::<(u64, u32, u8, u16, u16, u32, u32)>(), of, lists).prop_map(|(numbers, of, (info, further))| {
-        let (id, service, rank, ttl, member, client_time, generation) = numbers;
-        let (status, endpoint) = of;
-        LotteryMessage::Answer(LotteryAnswer {
-            id,
-            service,
-            status,
-            rank,
-            ttl,
-            member,
-            endpoint,
-            client_time,
-            generation,
-            info: info.into(),
-            fallbacks: further,
-            max_bytes: 0,
-        })
-    })
+    let status_and_endpoint = (status, proptest::option::of(address()));
+    let status_and_endpoint =
+        prop_oneof![address().prop_map(|endpoint| (AnswerStatus::Ok, Some(endpoint))), status_and_endpoint];
+    let lists = (vec(any::<u8>(), 0..=MAX_INFO), vec(fallback(), 0..=MAX_FALLBACKS));
+    (any::<(u64, u32, u8, u16, u16, u32, u32)>(), status_and_endpoint, lists).prop_map(
+        |(numbers, status_and_endpoint, (info, fallbacks))| {
+            let (id, service, rank, ttl, member, client_time, generation) = numbers;
+            let (status, endpoint) = status_and_endpoint;
+            LotteryMessage::Answer(LotteryAnswer {
+                id,
+                service,
+                status,
+                rank,
+                ttl,
+                member,
+                endpoint,
+                client_time,
+                generation,
+                info: info.into(),
+                fallbacks,
+                max_bytes: 0,
+            })
+        },
+    )
 }
 
 fn commit() -> impl Strategy<Value = LotteryMessage> {
@@ -91,23 +94,23 @@ fn report() -> impl Strategy<Value = LotteryMessage> {
     };
     let services = vec(load(), 0..=111);
     let lists = services.prop_flat_map(|services| {
-        let most = ((1343 - 12 * services.len()) / 8).min(255);
-        (Just(services), vec(any::<u64>(), 0..=most))
+        let max_ids = ((1343 - 12 * services.len()) / 8).min(255);
+        (Just(services), vec(any::<u64>(), 0..=max_ids))
     });
-    let said = (any::<(u16, u32, u32)>(), state(), vec(load(), 0..4));
-    let said = said.prop_map(|((member, incarnation, seq), state, services)| RelayedReport {
+    let relayed = (any::<(u16, u32, u32)>(), state(), vec(load(), 0..4));
+    let relayed = relayed.prop_map(|((member, incarnation, seq), state, services)| RelayedReport {
         member,
         incarnation,
         seq,
         state,
         services,
     });
-    (any::<(u16, u32, u32, u64)>(), state(), lists, vec(said, 0..60)).prop_map(
-        |(numbers, state, (services, ids), mut heard)| {
+    (any::<(u16, u32, u32, u64)>(), state(), lists, vec(relayed, 0..60)).prop_map(
+        |(numbers, state, (services, ids), mut relayed)| {
             let (member, incarnation, seq, digest) = numbers;
             let used = 12 * services.len() + 8 * ids.len();
-            while heard.iter().map(RelayedReport::encoded_size).sum::<usize>() + 5 + used > 1343 {
-                if heard.pop().is_none() {
+            while relayed.iter().map(RelayedReport::encoded_size).sum::<usize>() + 5 + used > 1343 {
+                if relayed.pop().is_none() {
                     break;
                 }
             }
@@ -119,7 +122,7 @@ fn report() -> impl Strategy<Value = LotteryMessage> {
                 digest,
                 services,
                 ids,
-                heard,
+                heard: relayed,
             })
         },
     )
@@ -130,10 +133,10 @@ fn fetch() -> impl Strategy<Value = LotteryMessage> {
         .prop_map(|(id, generation, part)| LotteryMessage::Fetch(TableFetch { id, generation, part }))
 }
 
-fn listed(most: usize) -> impl Strategy<Value = NodeDescription> {
+fn node_description(max_offers: usize) -> impl Strategy<Value = NodeDescription> {
     // Half of the offers are on the member's own host.
     let offer = (any::<(u32, u16, bool)>(), address(), vec(any::<u8>(), 0..8));
-    (any::<(u16, u32)>(), address(), vec(offer, 0..=most)).prop_map(
+    (any::<(u16, u32)>(), address(), vec(offer, 0..=max_offers)).prop_map(
         |((member, incarnation), address, offers)| {
             let offers = offers.into_iter().map(|((service, capacity, near), endpoint, info)| {
                 let endpoint = if near { (address.ip(), endpoint.port()).into() } else { endpoint };
@@ -145,11 +148,11 @@ fn listed(most: usize) -> impl Strategy<Value = NodeDescription> {
 }
 
 fn table() -> impl Strategy<Value = LotteryMessage> {
-    let place = any::<(u16, u16)>()
+    let part_and_parts = any::<(u16, u16)>()
         .prop_filter_map("a part among the parts", |(a, b)| (a != b).then_some((a.min(b), a.max(b))));
-    (any::<(u64, u32)>(), place, vec(listed(3), 0..40)).prop_map(
+    (any::<(u64, u32)>(), part_and_parts, vec(node_description(3), 0..40)).prop_map(
         |((id, generation), (part, parts), mut members)| {
-            members.truncate(fit(&members));
+            members.truncate(fitting_count(&members));
             LotteryMessage::Table(TablePart { id, generation, part, parts, members })
         },
     )
@@ -157,27 +160,27 @@ fn table() -> impl Strategy<Value = LotteryMessage> {
 
 fn look() -> impl Strategy<Value = LotteryMessage> {
     any::<(u64, u32, u16)>()
-        .prop_map(|(id, service, part)| LotteryMessage::Look(CandidateQuery { id, service, part }))
+        .prop_map(|(id, service, part)| LotteryMessage::CandidateQuery(CandidateQuery { id, service, part }))
 }
 
 fn drum() -> impl Strategy<Value = LotteryMessage> {
-    let place = (any::<(u16, u16, u16)>(), address(), address(), any::<bool>());
-    let place = place.prop_map(|((member, capacity, weight), address, endpoint, near)| {
+    let candidate = (any::<(u16, u16, u16)>(), address(), address(), any::<bool>());
+    let candidate = candidate.prop_map(|((member, capacity, weight), address, endpoint, near)| {
         let endpoint = if near { (address.ip(), endpoint.port()).into() } else { endpoint };
         CandidateEntry { member, capacity, weight, address, endpoint }
     });
-    (any::<(u64, u32)>(), vec(place, 0..100)).prop_map(|((id, service), mut places)| {
+    (any::<(u64, u32)>(), vec(candidate, 0..100)).prop_map(|((id, service), mut candidates)| {
         let mut len = 0;
-        places.retain(|place| {
-            len += place.encoded_size();
+        candidates.retain(|candidate| {
+            len += candidate.encoded_size();
             len <= MAX_CANDIDATE_BYTES
         });
-        LotteryMessage::Drum(CandidateSet { id, service, part: 0, parts: 1, candidates: places })
+        LotteryMessage::CandidateSet(CandidateSet { id, service, part: 0, parts: 1, candidates })
     })
 }
 
 /// Returns the number of members, from the first, that fit into one part.
-fn fit(members: &[NodeDescription]) -> usize {
+fn fitting_count(members: &[NodeDescription]) -> usize {
     let mut len = 0;
     let fits = members.iter().take_while(|member| {
         len += member.encoded_size();
@@ -208,15 +211,15 @@ proptest! {
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
         };
         prop_assert!(datagram.len() <= DatagramKind::of_message(&message).max_len());
-        let again = read(&datagram).unwrap();
-        if let (LotteryMessage::Request(again), LotteryMessage::Request(first)) = (&again, &message) {
+        let reread = read(&datagram).unwrap();
+        if let (LotteryMessage::Request(again), LotteryMessage::Request(first)) = (&reread, &message) {
             prop_assert_eq!(usize::from(again.max_answer_bytes), datagram.len());
             // A padding of one to three bytes is impossible, so a datagram that close to the maximum has
             // none.
             prop_assert!(again.max_answer_bytes >= MIN_ROOM);
             prop_assert!(again.max_answer_bytes + 3 >= first.max_answer_bytes);
         }
-        prop_assert_eq!(roomless(again), roomless(message));
+        prop_assert_eq!(roomless(reread), roomless(message));
     }
 
     #[test]
@@ -265,10 +268,10 @@ proptest! {
     }
 
     #[test]
-    fn a_table_is_as_long_as_its_members_say(members in vec(listed(30), 0..25)) {
+    fn a_table_is_as_long_as_its_members_say(members in vec(node_description(30), 0..25)) {
         let mut rest = &members[..];
         while !rest.is_empty() {
-            let part = fit(rest);
+            let part = fitting_count(rest);
             prop_assert!(part > 0);
             let table = |part: &[NodeDescription]| {
                 let members = part.to_vec();

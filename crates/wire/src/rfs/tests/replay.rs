@@ -7,8 +7,8 @@ fn report(member: u16, incarnation: u32, seq: u32) -> NodeReport {
 
 #[test]
 fn a_report_counts_once_and_not_after_a_newer_one() {
-    let mut replay = ReportReplayFilter::new(10);
-    for (incarnation, seq, seen) in [
+    let mut filter = ReportReplayFilter::new(10);
+    for (incarnation, seq, expected) in [
         (5, 7, ReplayVerdict::Fresh),
         (5, 7, ReplayVerdict::Stale),
         (5, 6, ReplayVerdict::Stale),
@@ -23,25 +23,25 @@ fn a_report_counts_once_and_not_after_a_newer_one() {
         (u32::MAX, u32::MAX, ReplayVerdict::Fresh),
         (0, 0, ReplayVerdict::Stale),
     ] {
-        assert_eq!(replay.check(&report(1, incarnation, seq)), seen, "{incarnation}, {seq}");
+        assert_eq!(filter.check(&report(1, incarnation, seq)), expected, "{incarnation}, {seq}");
     }
-    assert_eq!(replay.check(&report(2, 0, 0)), ReplayVerdict::Fresh, "another member");
+    assert_eq!(filter.check(&report(2, 0, 0)), ReplayVerdict::Fresh, "another member");
 }
 
 #[test]
 fn who_is_remembered_is_bounded() {
-    let mut replay = ReportReplayFilter::new(2);
-    assert!(replay.is_empty());
+    let mut filter = ReportReplayFilter::new(2);
+    assert!(filter.is_empty());
     assert_eq!(
-        [1, 2, 3].map(|member| replay.check(&report(member, 1, 1))),
+        [1, 2, 3].map(|member| filter.check(&report(member, 1, 1))),
         [ReplayVerdict::Fresh, ReplayVerdict::Fresh, ReplayVerdict::Untracked]
     );
-    assert_eq!(replay.len(), 2);
-    assert_eq!(replay.check(&report(1, 1, 1)), ReplayVerdict::Stale, "nobody was forgotten for the third");
-    assert_eq!(replay.check(&report(2, 1, 2)), ReplayVerdict::Fresh);
-    replay.retain(|member| member != 1);
+    assert_eq!(filter.len(), 2);
+    assert_eq!(filter.check(&report(1, 1, 1)), ReplayVerdict::Stale, "nobody was forgotten for the third");
+    assert_eq!(filter.check(&report(2, 1, 2)), ReplayVerdict::Fresh);
+    filter.retain(|member| member != 1);
     assert_eq!(
-        [3, 1].map(|member| replay.check(&report(member, 1, 1))),
+        [3, 1].map(|member| filter.check(&report(member, 1, 1))),
         [ReplayVerdict::Fresh, ReplayVerdict::Untracked]
     );
     assert_eq!(ReportReplayFilter::new(0).check(&report(1, 1, 1)), ReplayVerdict::Untracked);
@@ -49,8 +49,8 @@ fn who_is_remembered_is_bounded() {
 
 #[test]
 fn gossip_counts_once_in_whichever_order() {
-    let mut recent = GossipReplayFilter::new(2);
-    for (seq, seen) in [
+    let mut filter = GossipReplayFilter::new(2);
+    for (seq, expected) in [
         (10, ReplayVerdict::Fresh),
         (10, ReplayVerdict::Stale),
         (9, ReplayVerdict::Fresh),
@@ -64,30 +64,35 @@ fn gossip_counts_once_in_whichever_order() {
         (u32::MAX, ReplayVerdict::Fresh),
         (73, ReplayVerdict::Stale),
     ] {
-        assert_eq!(recent.check(11, seq), seen, "{seq}");
+        assert_eq!(filter.check(11, seq), expected, "{seq}");
     }
     // Another incarnation, another member; then there is no room for the first.
-    assert_eq!(recent.check(12, 10), ReplayVerdict::Fresh);
-    assert_eq!(recent.check(21, 10), ReplayVerdict::Fresh);
-    assert_eq!(recent.check(12, 10), ReplayVerdict::Stale);
-    assert_eq!(recent.check(11, 73), ReplayVerdict::Fresh);
+    assert_eq!(filter.check(12, 10), ReplayVerdict::Fresh);
+    assert_eq!(filter.check(21, 10), ReplayVerdict::Fresh);
+    assert_eq!(filter.check(12, 10), ReplayVerdict::Stale);
+    assert_eq!(filter.check(11, 73), ReplayVerdict::Fresh);
 }
 
 #[test]
 fn who_was_not_heard_of_for_longest_is_forgotten_first() {
     // The numbers of incarnations have no order: neither the lowest nor the highest is dropped first.
-    for lives in [[10, 20, 30], [30, 20, 10], [20, 30, 10]] {
-        let mut recent = GossipReplayFilter::new(3);
-        for life in lives {
-            assert_eq!(recent.check(life, 5), ReplayVerdict::Fresh);
+    for incarnations in [[10, 20, 30], [30, 20, 10], [20, 30, 10]] {
+        let mut filter = GossipReplayFilter::new(3);
+        for incarnation in incarnations {
+            assert_eq!(filter.check(incarnation, 5), ReplayVerdict::Fresh);
         }
-        assert_eq!(recent.check(lives[0], 6), ReplayVerdict::Fresh, "the first is heard of again");
-        assert_eq!(recent.check(lives[1], 5), ReplayVerdict::Stale, "what is sent again counts for nothing");
-        assert_eq!(recent.check(40, 1), ReplayVerdict::Fresh);
+        assert_eq!(filter.check(incarnations[0], 6), ReplayVerdict::Fresh, "the first is heard of again");
         assert_eq!(
-            [lives[0], lives[2], 40].map(|life| recent.check(life, 1 + 4 * u32::from(life != 40))),
+            filter.check(incarnations[1], 5),
+            ReplayVerdict::Stale,
+            "what is sent again counts for nothing"
+        );
+        assert_eq!(filter.check(40, 1), ReplayVerdict::Fresh);
+        assert_eq!(
+            [incarnations[0], incarnations[2], 40]
+                .map(|incarnation| filter.check(incarnation, 1 + 4 * u32::from(incarnation != 40))),
             [ReplayVerdict::Stale, ReplayVerdict::Stale, ReplayVerdict::Stale]
         );
-        assert_eq!(recent.check(lives[1], 5), ReplayVerdict::Fresh, "that one was forgotten");
+        assert_eq!(filter.check(incarnations[1], 5), ReplayVerdict::Fresh, "that one was forgotten");
     }
 }

@@ -14,7 +14,7 @@ fn file(lines: &[&str]) -> KeyRing {
 /// Returns one datagram of each kind.
 fn all() -> Vec<(DatagramKind, Vec<u8>, KeyRing)> {
     let address = "10.0.0.1:80".parse().unwrap();
-    let (id, service, room) = (7, 42, 200);
+    let (id, service, max_bytes) = (7, 42, 200);
     let request = LotteryRequest {
         id,
         service,
@@ -24,7 +24,7 @@ fn all() -> Vec<(DatagramKind, Vec<u8>, KeyRing)> {
         client_time: 0,
         avoid: vec![],
         info: vec![],
-        max_answer_bytes: room,
+        max_answer_bytes: max_bytes,
     };
     let answer = LotteryAnswer {
         id,
@@ -38,7 +38,7 @@ fn all() -> Vec<(DatagramKind, Vec<u8>, KeyRing)> {
         generation: 0,
         info: [].into(),
         fallbacks: vec![],
-        max_bytes: room,
+        max_bytes,
     };
     let state = NodeState::Up;
     let messages = [
@@ -57,8 +57,8 @@ fn all() -> Vec<(DatagramKind, Vec<u8>, KeyRing)> {
         }),
         LotteryMessage::Fetch(TableFetch { id, generation: 0, part: 0 }),
         LotteryMessage::Table(TablePart { id, generation: 1, part: 0, parts: 1, members: vec![] }),
-        LotteryMessage::Look(CandidateQuery { id, service, part: 0 }),
-        LotteryMessage::Drum(CandidateSet { id, service, part: 0, parts: 1, candidates: vec![] }),
+        LotteryMessage::CandidateQuery(CandidateQuery { id, service, part: 0 }),
+        LotteryMessage::CandidateSet(CandidateSet { id, service, part: 0, parts: 1, candidates: vec![] }),
     ];
     let mut sealed = Vec::new();
     for keys in [file(&[DAEMON]), file(&[CLIENT])] {
@@ -78,24 +78,24 @@ fn all() -> Vec<(DatagramKind, Vec<u8>, KeyRing)> {
 
 #[test]
 fn with_a_key_for_clients_one_only_asks() {
-    let both = file(&[DAEMON, CLIENT]);
-    let all = all();
-    assert_eq!(all.len(), 2 * DatagramKind::ALL.len());
-    for (kind, datagram, keys) in all {
-        let opened = both.open(&datagram).unwrap();
-        let asks = matches!(kind, DatagramKind::Request | DatagramKind::Fetch | DatagramKind::Look);
-        let may = keys.role() == KeyRole::Daemon || asks;
+    let key_ring = file(&[DAEMON, CLIENT]);
+    let datagrams = all();
+    assert_eq!(datagrams.len(), 2 * DatagramKind::ALL.len());
+    for (kind, datagram, keys) in datagrams {
+        let opened = key_ring.open(&datagram).unwrap();
+        let is_query = matches!(kind, DatagramKind::Request | DatagramKind::Fetch | DatagramKind::Look);
+        let is_permitted = keys.role() == KeyRole::Daemon || is_query;
         assert_eq!(
             opened.check_permission(),
-            if may { Ok(()) } else { Err(DatagramDecodeError::NotPermitted) },
+            if is_permitted { Ok(()) } else { Err(DatagramDecodeError::NotPermitted) },
             "{kind}"
         );
         assert_eq!(opened.client(), (keys.role() == KeyRole::Client).then_some(3), "{kind}");
         // Only a holder of a daemon key can answer a request under a daemon key.
-        assert_eq!(both.open_answer(&datagram).is_ok(), keys.role() == KeyRole::Daemon, "{kind}");
+        assert_eq!(key_ring.open_answer(&datagram).is_ok(), keys.role() == KeyRole::Daemon, "{kind}");
         // A holder of the client key alone accepts datagrams under that key only.
-        let theirs = file(&[CLIENT]).open_answer(&datagram);
-        assert_eq!(theirs.is_ok(), keys.role() == KeyRole::Client, "{kind}");
+        let result = file(&[CLIENT]).open_answer(&datagram);
+        assert_eq!(result.is_ok(), keys.role() == KeyRole::Client, "{kind}");
     }
 }
 
@@ -120,18 +120,18 @@ fn whoever_has_keys_of_both_kinds_seals_with_one_for_daemons() {
         // The draw belongs to the daemons: client keys have no influence on the winner.
         assert_eq!(keys.derive(b"plimsoll draw"), file(&[DAEMON]).derive(b"plimsoll draw"));
     }
-    let theirs = file(&[FURTHER, CLIENT]);
-    assert_eq!((theirs.role(), theirs.ids().collect::<Vec<_>>()), (KeyRole::Client, vec![9, 3]));
+    let client_keys = file(&[FURTHER, CLIENT]);
+    assert_eq!((client_keys.role(), client_keys.ids().collect::<Vec<_>>()), (KeyRole::Client, vec![9, 3]));
 }
 
 #[test]
 fn what_is_asked_with_a_key_is_answered_with_it() {
     let keys = file(&[DAEMON, CLIENT, FURTHER]);
-    assert_eq!(keys.client_key(9).map(|one| one.ids().collect::<Vec<_>>()), Some(vec![9]));
+    assert_eq!(keys.client_key(9).map(|ring| ring.ids().collect::<Vec<_>>()), Some(vec![9]));
     assert!(keys.client_key(5).is_none() && keys.client_key(4).is_none(), "only with one for clients");
     let mut out = Vec::new();
-    let look = CandidateQuery { id: 1, service: 2, part: 0 };
-    look.encode(&keys.client_key(3).unwrap(), &mut out).unwrap();
+    let query = CandidateQuery { id: 1, service: 2, part: 0 };
+    query.encode(&keys.client_key(3).unwrap(), &mut out).unwrap();
     assert!(file(&[CLIENT]).open_answer(&out).is_ok());
 }
 
@@ -145,12 +145,18 @@ fn there_are_three_keys_of_a_kind_at_the_most_and_none_is_both() {
     assert!(lines(3, 3).is_ok() && lines(0, 3).is_ok());
     assert_eq!(lines(4, 0).map(drop).unwrap_err().why, "more than three keys");
     assert_eq!(lines(1, 4).map(drop).unwrap_err().why, "more than three keys for clients");
-    let why = |text: &str| text.parse::<KeyRing>().map(drop).unwrap_err().why;
-    let same = DAEMON.replacen('5', "8", 1) + " client";
-    assert_eq!(why(&format!("{DAEMON}\n{same}")), "a key for clients has the secret of one for daemons");
-    assert_eq!(why(&format!("{same}\n{DAEMON}")), "a key for clients has the secret of one for daemons");
-    assert_eq!(why(&format!("{DAEMON} clients")), "something follows the secret");
-    assert_eq!(why(&format!("{DAEMON} client client")), "something follows the secret");
-    let number = CLIENT.replacen('3', "5", 1);
-    assert_eq!(why(&format!("{DAEMON}\n{number}")), "two keys have the same number");
+    let reason = |text: &str| text.parse::<KeyRing>().map(drop).unwrap_err().why;
+    let same_secret = DAEMON.replacen('5', "8", 1) + " client";
+    assert_eq!(
+        reason(&format!("{DAEMON}\n{same_secret}")),
+        "a key for clients has the secret of one for daemons"
+    );
+    assert_eq!(
+        reason(&format!("{same_secret}\n{DAEMON}")),
+        "a key for clients has the secret of one for daemons"
+    );
+    assert_eq!(reason(&format!("{DAEMON} clients")), "something follows the secret");
+    assert_eq!(reason(&format!("{DAEMON} client client")), "something follows the secret");
+    let same_id = CLIENT.replacen('3', "5", 1);
+    assert_eq!(reason(&format!("{DAEMON}\n{same_id}")), "two keys have the same number");
 }

@@ -21,29 +21,31 @@ pub(in crate::command::agent) struct SideCarAddresses {
 
 /// Adds the URLs of their groups to places: one for all of http, or one for each of them, in order.
 pub(in crate::command::agent) fn with_group_urls(
-    mut places: Vec<SideCarAddresses>,
+    mut side_cars: Vec<SideCarAddresses>,
     urls: &[PublicUrl],
 ) -> Result<Vec<SideCarAddresses>, CliError> {
-    let count = places.iter().filter(|place| place.protocol == Protocol::Http).count();
-    let wrong = |what: String| Err(CliError::new(CliExitCode::Usage, what));
+    let http_count = side_cars.iter().filter(|addresses| addresses.protocol == Protocol::Http).count();
+    let usage_error = |message: String| Err(CliError::new(CliExitCode::Usage, message));
     match urls.len() {
-        0 => return Ok(places),
-        _ if count == 0 => return wrong("--group-url is about http, and no --side-car is".to_owned()),
+        0 => return Ok(side_cars),
+        _ if http_count == 0 => {
+            return usage_error("--group-url is about http, and no --side-car is".to_owned());
+        }
         1 => {}
-        given if given == count => {}
-        given => {
-            return wrong(format!(
-                "--group-url is given {given} times and there are {count} --side-car of http: give it once \
+        url_count if url_count == http_count => {}
+        url_count => {
+            return usage_error(format!(
+                "--group-url is given {url_count} times and there are {http_count} --side-car of http: give it once \
                  for \
                  all, or once for each"
             ));
         }
     }
-    let http = places.iter_mut().filter(|place| place.protocol == Protocol::Http);
-    for (place, url) in http.zip(urls.iter().cycle()) {
-        place.group_url = Some(url.clone());
+    let http_side_cars = side_cars.iter_mut().filter(|addresses| addresses.protocol == Protocol::Http);
+    for (addresses, url) in http_side_cars.zip(urls.iter().cycle()) {
+        addresses.group_url = Some(url.clone());
     }
-    Ok(places)
+    Ok(side_cars)
 }
 
 impl SideCarAddresses {
@@ -77,9 +79,9 @@ impl FromStr for SideCarAddresses {
         };
         let (listen, server) = rest.split_once('=').ok_or_else(|| format!("there is no `=`; {expected}"))?;
         let ListenAddress(listen) =
-            listen.parse().map_err(|why| format!("the address `{listen}` {why}; {expected}"))?;
+            listen.parse().map_err(|error| format!("the address `{listen}` {error}; {expected}"))?;
         let server: MemberAddress =
-            server.parse().map_err(|why| format!("the server `{server}` {why}; {expected}"))?;
+            server.parse().map_err(|error| format!("the server `{server}` {error}; {expected}"))?;
         if server.is_at(listen) {
             return Err(format!(
                 "the server `{server}` is the side-car itself: {listen} is where it listens; {expected}"
@@ -101,45 +103,57 @@ mod tests {
 
     #[test]
     fn places() {
-        for (text, shown) in [
+        for (text, displayed) in [
             ("0.0.0.0:80=127.0.0.1:8080", "http:0.0.0.0:80=127.0.0.1:8080"),
             ("http:127.0.0.1:0=localhost:8080", "http:127.0.0.1:0=localhost:8080"),
             ("tcp:[::]:5432=[::1]:15432", "tcp:[::]:5432=[::1]:15432"),
         ] {
-            assert_eq!(text.parse::<SideCarAddresses>().unwrap().to_string(), shown);
+            assert_eq!(text.parse::<SideCarAddresses>().unwrap().to_string(), displayed);
         }
-        for (text, why) in [
+        for (text, expected) in [
             ("0.0.0.0:80", "no `=`"),
             ("80=127.0.0.1:8080", "the address `80` "),
             ("0.0.0.0:80=8080", "the server `8080` has no port"),
             ("udp:0.0.0.0:80=127.0.0.1:8080", "the address `udp:0.0.0.0:80` "),
             ("0.0.0.0:80=127.0.0.1:80", "the server `127.0.0.1:80` is the side-car itself"),
         ] {
-            let said = text.parse::<SideCarAddresses>().unwrap_err();
-            assert!(said.contains(why) && said.contains("expected [http:|tcp:]ADDRESS=SERVER"), "{said}");
+            let error = text.parse::<SideCarAddresses>().unwrap_err();
+            assert!(
+                error.contains(expected) && error.contains("expected [http:|tcp:]ADDRESS=SERVER"),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn groups_are_at_one_url_or_each_at_its_own() {
-        let places = |texts: &[&str]| {
+        let parse_side_cars = |texts: &[&str]| {
             texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<SideCarAddresses>>()
         };
-        let urls =
+        let parse_urls =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<PublicUrl>>();
-        let homes = |at: &[&str], given: &[&str]| {
-            let places =
-                with_group_urls(places(at), &urls(given)).map_err(|failure| failure.one_line().to_owned())?;
-            Ok::<_, String>(places.into_iter().map(|place| Some(place.group_url?.0)).collect::<Vec<_>>())
+        let group_urls = |side_car_texts: &[&str], url_texts: &[&str]| {
+            let side_cars = with_group_urls(parse_side_cars(side_car_texts), &parse_urls(url_texts))
+                .map_err(|failure| failure.one_line().to_owned())?;
+            Ok::<_, String>(
+                side_cars.into_iter().map(|addresses| Some(addresses.group_url?.0)).collect::<Vec<_>>(),
+            )
         };
-        let [one, tcp, other] = ["127.0.0.1:80=x:1", "tcp:127.0.0.1:81=x:2", "127.0.0.1:82=x:3"];
+        let [first_http, tcp, second_http] = ["127.0.0.1:80=x:1", "tcp:127.0.0.1:81=x:2", "127.0.0.1:82=x:3"];
         let url = |name: &str| Some(format!("http://{name}"));
-        assert_eq!(homes(&[one, tcp], &[]), Ok(vec![None, None]));
-        assert_eq!(homes(&[one, tcp, other], &["http://a"]), Ok(vec![url("a"), None, url("a")]));
-        assert_eq!(homes(&[one, tcp, other], &["http://a", "http://b"]), Ok(vec![url("a"), None, url("b")]));
-        let refused = |at: &[&str], given: &[&str]| homes(at, given).unwrap_err();
-        let said = refused(&[one, tcp], &["http://a", "http://b"]);
-        assert!(said.contains("given 2 times and there are 1"), "{said}");
-        assert!(refused(&[tcp], &["http://a"]).contains("is about http"));
+        assert_eq!(group_urls(&[first_http, tcp], &[]), Ok(vec![None, None]));
+        assert_eq!(
+            group_urls(&[first_http, tcp, second_http], &["http://a"]),
+            Ok(vec![url("a"), None, url("a")])
+        );
+        assert_eq!(
+            group_urls(&[first_http, tcp, second_http], &["http://a", "http://b"]),
+            Ok(vec![url("a"), None, url("b")])
+        );
+        let error_of =
+            |side_car_texts: &[&str], url_texts: &[&str]| group_urls(side_car_texts, url_texts).unwrap_err();
+        let error = error_of(&[first_http, tcp], &["http://a", "http://b"]);
+        assert!(error.contains("given 2 times and there are 1"), "{error}");
+        assert!(error_of(&[tcp], &["http://a"]).contains("is about http"));
     }
 }

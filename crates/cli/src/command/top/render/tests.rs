@@ -11,7 +11,7 @@ use super::super::poll::PollResult;
 use super::*;
 use crate::control::sample_status;
 
-fn look(status: StatusReport) -> PollResult {
+fn poll_result(status: StatusReport) -> PollResult {
     PollResult {
         at: Instant::now(),
         unix_ms: 1_795_195_840_000,
@@ -23,14 +23,14 @@ fn look(status: StatusReport) -> PollResult {
     }
 }
 
-fn entry(seq: u64, why: &str) -> EventEntry {
+fn entry(seq: u64, reason: &str) -> EventEntry {
     EventEntry {
         seq,
         unix_ms: 1_795_195_840_000 + seq * 1000,
         kind: EventKind::Ejected,
         group: "web".into(),
         member: Some("10.0.0.3:80".into()),
-        why: why.into(),
+        why: reason.into(),
         inputs: BTreeMap::from([("failures".into(), 5.0)]),
     }
 }
@@ -38,7 +38,7 @@ fn entry(seq: u64, why: &str) -> EventEntry {
 /// Returns two looks a second apart, with something in every column.
 fn view() -> TopView {
     let mut status = sample_status();
-    let first = look(status.clone());
+    let first = poll_result(status.clone());
     let web = &mut status.groups[0];
     web.load_line = Some(LoadLine {
         requests_per_second: 120.0,
@@ -61,11 +61,11 @@ fn view() -> TopView {
     web.members[1].said_age_seconds = Some(75.0);
     web.members[1].load_line = Some(line(0.31));
     status.listeners[1].group = "web".into();
-    let bound = BindingStatus { member: "10.0.0.1:80".into(), bound: 1234, moved: 4 };
-    status.listeners[1].bindings = vec![bound];
-    let mut second = look(status);
+    let binding = BindingStatus { member: "10.0.0.1:80".into(), bound: 1234, moved: 4 };
+    status.listeners[1].bindings = vec![binding];
+    let mut second = poll_result(status);
     second.at = first.at + Duration::from_secs(1);
-    let of_late = MemberRecent {
+    let recent = MemberRecent {
         name: "10.0.0.1:80".into(),
         requests_per_second: 25.0,
         failures_per_second: 0.5,
@@ -77,7 +77,7 @@ fn view() -> TopView {
         ..MemberRecent::default()
     };
     let seconds = vec![RecentSecond { p50: Some(0.009), p99: Some(0.04), ..RecentSecond::default() }];
-    second.recent = BTreeMap::from([("web".into(), GroupRecent { seconds, members: vec![of_late] })]);
+    second.recent = BTreeMap::from([("web".into(), GroupRecent { seconds, members: vec![recent] })]);
     let mut view = TopView::new(&None, SortOrder::Configured, Duration::from_secs(1));
     view.update(TopSnapshot::from_polls(&second, Some(&first)), &[entry(1, "5 failures in a row\x1b[2J")]);
     view
@@ -112,14 +112,14 @@ fn it_fits_whatever_the_size() {
 #[test]
 fn nothing_steers_the_terminal_and_colour_only_adds() {
     let mut view = view();
-    let bare: String = view.lines(150, 20).iter().map(|line| line.paint(false)).collect();
-    assert!(!bare.contains('\x1b'));
+    let uncolored: String = view.lines(150, 20).iter().map(|line| line.paint(false)).collect();
+    assert!(!uncolored.contains('\x1b'));
     let painted: String = view.lines(150, 20).iter().map(|line| line.paint(true)).collect();
     let mut stripped = painted;
     for code in ["0", "1", "2", "31", "32", "33"] {
         stripped = stripped.replace(&format!("\x1b[{code}m"), "");
     }
-    assert_eq!(stripped, bare);
+    assert_eq!(stripped, uncolored);
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn keys_change_what_is_shown() {
     view.handle_key(KeyPress::Group);
     assert_eq!(view.group.as_deref(), Some("web"));
     view.handle_key(KeyPress::Group);
-    let shown = text(&view.lines(150, 30));
-    assert!(shown.contains("game servers") && !shown.contains("10.0.0.1:80"), "{shown}");
+    let rendered = text(&view.lines(150, 30));
+    assert!(rendered.contains("game servers") && !rendered.contains("10.0.0.1:80"), "{rendered}");
     view.handle_key(KeyPress::Group);
     assert_eq!(view.group, None);
     view.handle_key(KeyPress::Help);
@@ -169,9 +169,9 @@ fn rates_and_times_are_of_late() {
     assert_eq!((row.p99, row.sheds_lately, web.p99), (Some(0.038), 3, Some(0.04)));
     assert_eq!(web.shed, 1200);
     // The mark that is given as a load is at the place of that load.
-    assert!(row.load.load.reject.is_some_and(|at| (at - 0.6).abs() < 1e-9), "{row:?}");
+    assert!(row.load.load.reject.is_some_and(|limit| (limit - 0.6).abs() < 1e-9), "{row:?}");
     // Without values by the second the rate is taken between two looks, unless another process counts from 0.
-    let (mut old, mut new) = (look(sample_status()), look(sample_status()));
+    let (mut old, mut new) = (poll_result(sample_status()), poll_result(sample_status()));
     new.at = old.at + Duration::from_secs(1);
     new.status.groups[0].members[0].requests += 250;
     let rate =
@@ -186,8 +186,8 @@ fn a_load_line_that_is_a_range_has_no_percentage() {
     let mut view = view();
     let web = &mut view.snapshot.groups[0];
     (web.capacity, web.headroom, web.range) = (None, None, Some((84.6, 512.0)));
-    let shown = text(&view.lines(200, 20));
-    assert!(shown.contains("load line 85 to 512/s") && !shown.contains("below it"), "{shown}");
+    let rendered = text(&view.lines(200, 20));
+    assert!(rendered.contains("load line 85 to 512/s") && !rendered.contains("below it"), "{rendered}");
 }
 
 #[test]
@@ -200,8 +200,8 @@ fn a_balancer_that_is_lost_is_said_so() {
 #[test]
 fn the_columns_are_those_of_the_dashboard() {
     let mut view = view();
-    let shown = text(&view.lines(200, 20));
+    let rendered = text(&view.lines(200, 20));
     let heads: Vec<&str> =
-        shown.lines().find(|line| line.starts_with("member")).unwrap().split_whitespace().collect();
+        rendered.lines().find(|line| line.starts_with("member")).unwrap().split_whitespace().collect();
     assert_eq!(heads, COLUMNS.map(str::to_lowercase));
 }

@@ -44,7 +44,7 @@ fn question(name: &str, kind: RecordType) -> Message {
     message
 }
 
-fn ask_of(message: &Message, transport: QueryTransport, members: &mut FixedMembers) -> Message {
+fn query_members(message: &Message, transport: QueryTransport, members: &mut FixedMembers) -> Message {
     let bytes = zone().answer(&message.to_vec().unwrap(), transport, &mut any_client(), members).unwrap();
     let reply = Message::from_vec(&bytes).unwrap();
     assert_eq!((reply.metadata.id, reply.metadata.message_type), (77, MessageType::Response));
@@ -53,32 +53,32 @@ fn ask_of(message: &Message, transport: QueryTransport, members: &mut FixedMembe
     reply
 }
 
-fn ask(name: &str, kind: RecordType) -> Message {
-    ask_of(&question(name, kind), QueryTransport::Udp, &mut members())
+fn query_domain(name: &str, kind: RecordType) -> Message {
+    query_members(&question(name, kind), QueryTransport::Udp, &mut members())
 }
 
-fn shown(records: &[Record]) -> Vec<String> {
+fn rendered(records: &[Record]) -> Vec<String> {
     records.iter().map(|record| format!("{} {} {}", record.name, record.ttl, record.data)).collect()
 }
 
 #[test]
 fn the_domain_has_the_chosen_members_address() {
     for (kind, data) in [(RecordType::A, "10.0.0.1"), (RecordType::AAAA, "2001:db8::1")] {
-        let reply = ask("wEb.example.", kind);
-        assert_eq!(shown(&reply.answers), [format!("wEb.example. 1 {data}")], "as it was asked for");
+        let reply = query_domain("wEb.example.", kind);
+        assert_eq!(rendered(&reply.answers), [format!("wEb.example. 1 {data}")], "as it was asked for");
         assert!(reply.metadata.authoritative && reply.authorities.is_empty());
     }
-    assert_eq!(ask("web.example.", RecordType::ANY).answers.len(), 1);
-    let soa = ask("web.example.", RecordType::SOA);
-    assert_eq!(shown(&soa.answers), ["web.example. 1 web.example. hostmaster.web.example. 7 60 60 60 1"]);
+    assert_eq!(query_domain("web.example.", RecordType::ANY).answers.len(), 1);
+    let soa = query_domain("web.example.", RecordType::SOA);
+    assert_eq!(rendered(&soa.answers), ["web.example. 1 web.example. hostmaster.web.example. 7 60 60 60 1"]);
 }
 
 #[test]
 fn ports_are_in_srv_and_https() {
     for name in ["_http._tcp.web.example.", "web.example."] {
-        let reply = ask(name, RecordType::SRV);
+        let reply = query_domain(name, RecordType::SRV);
         assert_eq!(
-            shown(&reply.answers),
+            rendered(&reply.answers),
             [
                 format!("{name} 1 0 1 80 10-0-0-1.web.example."),
                 format!("{name} 1 1 1 81 10-0-0-2.web.example."),
@@ -90,9 +90,9 @@ fn ports_are_in_srv_and_https() {
     for (target, kind) in
         [("10-0-0-2.web.example.", RecordType::A), ("2001-db8-0-0-0-0-0-1.web.example.", RecordType::AAAA)]
     {
-        assert_eq!(ask(target, kind).answers.len(), 1, "{target}");
+        assert_eq!(query_domain(target, kind).answers.len(), 1, "{target}");
     }
-    let reply = ask("web.example.", RecordType::HTTPS);
+    let reply = query_domain("web.example.", RecordType::HTTPS);
     let RData::HTTPS(https) = &reply.answers[0].data else { panic!("{reply:?}") };
     assert_eq!((https.svc_priority, https.target_name.to_string().as_str()), (1, "10-0-0-1.web.example."));
     assert_eq!(https.svc_params[0], (SvcParamKey::Port, SvcParamValue::Port(80)));
@@ -115,48 +115,52 @@ fn what_there_is_not_is_said_with_an_soa() {
         if name == "_tcp.web.example." {
             continue;
         }
-        let reply = ask(name, kind);
+        let reply = query_domain(name, kind);
         assert_eq!(reply.metadata.response_code, code, "{name} {kind}");
         assert!(reply.answers.is_empty() && reply.metadata.authoritative, "{name} {kind}");
         assert!(matches!(reply.authorities[0].data, RData::SOA(_)), "{name} {kind}");
     }
-    let four = FixedMembers(vec!["10.0.0.1:80".parse().unwrap()], false);
-    let reply = ask_of(&question("web.example.", RecordType::AAAA), QueryTransport::Udp, &mut { four });
+    let v4_only = FixedMembers(vec!["10.0.0.1:80".parse().unwrap()], false);
+    let reply =
+        query_members(&question("web.example.", RecordType::AAAA), QueryTransport::Udp, &mut { v4_only });
     assert_eq!((reply.metadata.response_code, reply.authorities.len()), (ResponseCode::NoError, 1));
 }
 
 #[test]
 fn what_is_not_ours_is_refused_and_what_fails_is_a_failure() {
     for name in ["example.", "other.example.", "web.example.org.", "xweb.example."] {
-        let reply = ask(name, RecordType::A);
+        let reply = query_domain(name, RecordType::A);
         assert_eq!(reply.metadata.response_code, ResponseCode::Refused, "{name}");
         assert!(reply.authorities.is_empty() && !reply.metadata.authoritative, "{name}");
     }
     for kind in [RecordType::A, RecordType::SRV, RecordType::HTTPS] {
-        let reply =
-            ask_of(&question("web.example.", kind), QueryTransport::Udp, &mut FixedMembers(Vec::new(), true));
+        let reply = query_members(
+            &question("web.example.", kind),
+            QueryTransport::Udp,
+            &mut FixedMembers(Vec::new(), true),
+        );
         assert_eq!(reply.metadata.response_code, ResponseCode::ServFail, "{kind}");
     }
     let mut chaos = question("web.example.", RecordType::TXT);
     chaos.queries[0].set_query_class(DNSClass::CH);
     assert_eq!(
-        ask_of(&chaos, QueryTransport::Udp, &mut members()).metadata.response_code,
+        query_members(&chaos, QueryTransport::Udp, &mut members()).metadata.response_code,
         ResponseCode::Refused
     );
     let mut notify = question("web.example.", RecordType::SOA);
     notify.metadata.op_code = OpCode::Notify;
     assert_eq!(
-        ask_of(&notify, QueryTransport::Udp, &mut members()).metadata.response_code,
+        query_members(&notify, QueryTransport::Udp, &mut members()).metadata.response_code,
         ResponseCode::NotImp
     );
-    let mut two = question("web.example.", RecordType::A);
-    two.add_query(two.queries[0].clone());
+    let mut two_questions = question("web.example.", RecordType::A);
+    two_questions.add_query(two_questions.queries[0].clone());
     let bytes = zone()
-        .answer(&two.to_vec().unwrap(), QueryTransport::Udp, &mut any_client(), &mut members())
+        .answer(&two_questions.to_vec().unwrap(), QueryTransport::Udp, &mut any_client(), &mut members())
         .unwrap();
     let reply = Message::from_vec(&bytes).unwrap();
     assert_eq!((reply.metadata.response_code, reply.queries.len()), (ResponseCode::FormErr, 0));
-    assert_eq!(ask("*.web.example.", RecordType::A).metadata.response_code, ResponseCode::NXDomain);
+    assert_eq!(query_domain("*.web.example.", RecordType::A).metadata.response_code, ResponseCode::NXDomain);
 }
 
 #[test]
@@ -182,34 +186,35 @@ fn many_questions_in_one_message_get_no_more_than_a_header() {
 
 #[test]
 fn answers_are_as_long_as_the_client_can_take() {
-    let mut many = FixedMembers((0..64_u8).map(|host| ([10, 0, 0, host], 80).into()).collect(), false);
-    let mut asked = question("_http._tcp.web.example.", RecordType::SRV);
-    let bytes = |asked: &Message, transport, many: &mut FixedMembers| {
-        zone().answer(&asked.to_vec().unwrap(), transport, &mut any_client(), many).unwrap()
+    let mut many_members =
+        FixedMembers((0..64_u8).map(|host| ([10, 0, 0, host], 80).into()).collect(), false);
+    let mut request = question("_http._tcp.web.example.", RecordType::SRV);
+    let answer_bytes = |request: &Message, transport, many_members: &mut FixedMembers| {
+        zone().answer(&request.to_vec().unwrap(), transport, &mut any_client(), many_members).unwrap()
     };
-    let plain = bytes(&asked, QueryTransport::Udp, &mut many);
-    let reply = Message::from_vec(&plain).unwrap();
-    assert!(plain.len() <= 512 && reply.metadata.truncation && reply.answers.is_empty(), "{}", plain.len());
-    let whole = bytes(&asked, QueryTransport::Tcp, &mut many);
-    let reply = Message::from_vec(&whole).unwrap();
+    let small = answer_bytes(&request, QueryTransport::Udp, &mut many_members);
+    let reply = Message::from_vec(&small).unwrap();
+    assert!(small.len() <= 512 && reply.metadata.truncation && reply.answers.is_empty(), "{}", small.len());
+    let full = answer_bytes(&request, QueryTransport::Tcp, &mut many_members);
+    let reply = Message::from_vec(&full).unwrap();
     assert!(!reply.metadata.truncation && reply.edns.is_none());
     assert_eq!((reply.answers.len(), reply.additionals.len()), (64, 64));
-    let mut few = FixedMembers(many.0[..10].to_vec(), false);
-    let reply = Message::from_vec(&bytes(&asked, QueryTransport::Udp, &mut few)).unwrap();
+    let mut few_members = FixedMembers(many_members.0[..10].to_vec(), false);
+    let reply = Message::from_vec(&answer_bytes(&request, QueryTransport::Udp, &mut few_members)).unwrap();
     assert!(
         reply.answers.len() == 10 && reply.additionals.is_empty(),
         "what is not needed is left out: {reply:?}"
     );
     let mut edns = Edns::new();
     edns.set_max_payload(4096);
-    asked.set_edns(edns.clone());
-    let large = bytes(&asked, QueryTransport::Udp, &mut few);
-    let reply = Message::from_vec(&large).unwrap();
-    assert!(large.len() <= 1232 && reply.additionals.len() == 10);
+    request.set_edns(edns.clone());
+    let extended = answer_bytes(&request, QueryTransport::Udp, &mut few_members);
+    let reply = Message::from_vec(&extended).unwrap();
+    assert!(extended.len() <= 1232 && reply.additionals.len() == 10);
     assert_eq!(reply.edns.map(|edns| edns.max_payload()), Some(1232));
     edns.set_version(1);
-    asked.set_edns(edns);
-    let reply = Message::from_vec(&bytes(&asked, QueryTransport::Udp, &mut few)).unwrap();
+    request.set_edns(edns);
+    let reply = Message::from_vec(&answer_bytes(&request, QueryTransport::Udp, &mut few_members)).unwrap();
     // The same number means BADSIG elsewhere.
     assert_eq!(u16::from(reply.metadata.response_code), 16);
 }
@@ -217,9 +222,9 @@ fn answers_are_as_long_as_the_client_can_take() {
 #[test]
 fn what_is_no_question_is_not_answered_or_refused() {
     let answer = |bytes: &[u8]| zone().answer(bytes, QueryTransport::Udp, &mut any_client(), &mut members());
-    let mut said = question("web.example.", RecordType::A);
-    said.metadata.message_type = MessageType::Response;
-    assert_eq!(answer(&said.to_vec().unwrap()), None, "or two servers would answer one another for ever");
+    let mut response = question("web.example.", RecordType::A);
+    response.metadata.message_type = MessageType::Response;
+    assert_eq!(answer(&response.to_vec().unwrap()), None, "or two servers would answer one another for ever");
     let bytes = question("web.example.", RecordType::A).to_vec().unwrap();
     for end in 0..bytes.len() {
         match answer(&bytes[..end]) {
@@ -236,7 +241,7 @@ fn what_is_no_question_is_not_answered_or_refused() {
     }
     for seed in 0..5000_u64 {
         let bytes: Vec<u8> = (0..seed % 60)
-            .map(|at| (plimsoll_brain::mix(seed << 8 | at) >> if at < 12 { 60 } else { 56 }) as u8)
+            .map(|index| (plimsoll_brain::mix(seed << 8 | index) >> if index < 12 { 60 } else { 56 }) as u8)
             .collect();
         let _ = answer(&bytes);
     }
@@ -244,30 +249,30 @@ fn what_is_no_question_is_not_answered_or_refused() {
 
 /// Returns the answer to a client with this permission, and its length; `cookie` is the option.
 fn limited(
-    room: AnswerPermit,
+    permit: AnswerPermit,
     transport: QueryTransport,
     cookie: Option<&[u8]>,
 ) -> Option<(Message, usize, usize)> {
-    let mut asked = question("_http._tcp.web.example.", RecordType::SRV);
+    let mut request = question("_http._tcp.web.example.", RecordType::SRV);
     if let Some(cookie) = cookie {
         let mut edns = Edns::new();
         edns.set_max_payload(1232);
         edns.options_mut().insert(EdnsOption::Unknown(10, cookie.to_vec()));
-        asked.set_edns(edns);
+        request.set_edns(edns);
     }
-    let bytes = asked.to_vec().unwrap();
-    let answer = zone().answer(&bytes, transport, &mut AnyClient(room), &mut members())?;
+    let bytes = request.to_vec().unwrap();
+    let answer = zone().answer(&bytes, transport, &mut AnyClient(permit), &mut members())?;
     Some((Message::from_vec(&answer).unwrap(), answer.len(), bytes.len()))
 }
 
 #[test]
 fn a_client_above_its_rate_is_told_to_come_again() {
     assert_eq!(limited(AnswerPermit::None, QueryTransport::Udp, None), None);
-    let (notice, len, asked) = limited(AnswerPermit::Notice, QueryTransport::Udp, None).unwrap();
-    assert!(notice.metadata.truncation && notice.answers.is_empty() && len <= asked, "{notice:?}");
-    for room in [AnswerPermit::None, AnswerPermit::Notice] {
-        let (whole, ..) = limited(room, QueryTransport::Tcp, None).unwrap();
-        assert_eq!((whole.metadata.truncation, whole.answers.len()), (false, 3), "over TCP");
+    let (notice, len, request_len) = limited(AnswerPermit::Notice, QueryTransport::Udp, None).unwrap();
+    assert!(notice.metadata.truncation && notice.answers.is_empty() && len <= request_len, "{notice:?}");
+    for permit in [AnswerPermit::None, AnswerPermit::Notice] {
+        let (full, ..) = limited(permit, QueryTransport::Tcp, None).unwrap();
+        assert_eq!((full.metadata.truncation, full.answers.len()), (false, 3), "over TCP");
     }
 }
 
@@ -275,35 +280,36 @@ fn a_client_above_its_rate_is_told_to_come_again() {
 fn a_client_with_a_cookie_of_ours_has_no_rate() {
     let cookie = |reply: &Message| reply.edns.as_ref().unwrap().option(EdnsCode::Cookie).cloned();
     // The tests' client whose part is all zeros has a valid cookie.
-    let (good, bad) = ([0; 24], [1; 24]);
-    for room in [AnswerPermit::None, AnswerPermit::Notice] {
-        let (reply, ..) = limited(room, QueryTransport::Udp, Some(&good)).unwrap();
+    let (valid, invalid) = ([0; 24], [1; 24]);
+    for permit in [AnswerPermit::None, AnswerPermit::Notice] {
+        let (reply, ..) = limited(permit, QueryTransport::Udp, Some(&valid)).unwrap();
         assert_eq!((reply.metadata.response_code, reply.answers.len()), (ResponseCode::NoError, 3));
-        let ours = [&[0; 8][..], &[7; 16]].concat();
-        assert_eq!(cookie(&reply), Some(EdnsOption::Unknown(10, ours)));
+        let expected = [&[0; 8][..], &[7; 16]].concat();
+        assert_eq!(cookie(&reply), Some(EdnsOption::Unknown(10, expected)));
     }
-    for shown in [&bad[..], &bad[..8]] {
-        assert_eq!(limited(AnswerPermit::None, QueryTransport::Udp, Some(shown)), None);
-        let (reply, len, asked) = limited(AnswerPermit::Notice, QueryTransport::Udp, Some(shown)).unwrap();
+    for presented in [&invalid[..], &invalid[..8]] {
+        assert_eq!(limited(AnswerPermit::None, QueryTransport::Udp, Some(presented)), None);
+        let (reply, len, request_len) =
+            limited(AnswerPermit::Notice, QueryTransport::Udp, Some(presented)).unwrap();
         assert_eq!((u16::from(reply.metadata.response_code), reply.answers.len()), (23, 0), "BADCOOKIE");
-        assert!(cookie(&reply).is_some() && len <= asked + 16);
-        let (reply, ..) = limited(AnswerPermit::Full, QueryTransport::Udp, Some(shown)).unwrap();
+        assert!(cookie(&reply).is_some() && len <= request_len + 16);
+        let (reply, ..) = limited(AnswerPermit::Full, QueryTransport::Udp, Some(presented)).unwrap();
         assert_eq!((reply.metadata.response_code, reply.answers.len()), (ResponseCode::NoError, 3));
         assert!(cookie(&reply).is_some(), "for the next time");
     }
-    let (reply, ..) = limited(AnswerPermit::Full, QueryTransport::Udp, Some(&bad[..9])).unwrap();
+    let (reply, ..) = limited(AnswerPermit::Full, QueryTransport::Udp, Some(&invalid[..9])).unwrap();
     assert_eq!((reply.metadata.response_code, cookie(&reply)), (ResponseCode::FormErr, None));
 }
 
 #[test]
 fn the_do_bit_is_in_the_answer_as_in_the_question() {
-    for wanted in [false, true] {
-        let mut asked = question("web.example.", RecordType::A);
+    for dnssec_ok in [false, true] {
+        let mut request = question("web.example.", RecordType::A);
         let mut edns = Edns::new();
-        edns.set_dnssec_ok(wanted);
-        asked.set_edns(edns);
-        let reply = ask_of(&asked, QueryTransport::Udp, &mut members());
-        assert_eq!(reply.edns.map(|edns| edns.flags().dnssec_ok), Some(wanted));
+        edns.set_dnssec_ok(dnssec_ok);
+        request.set_edns(edns);
+        let reply = query_members(&request, QueryTransport::Udp, &mut members());
+        assert_eq!(reply.edns.map(|edns| edns.flags().dnssec_ok), Some(dnssec_ok));
     }
 }
 
@@ -321,7 +327,7 @@ fn what_is_no_type_of_data_is_an_error() {
     ] {
         for transport in [QueryTransport::Udp, QueryTransport::Tcp] {
             for name in ["web.example.", "no.web.example."] {
-                let reply = ask_of(&question(name, kind), transport, &mut members());
+                let reply = query_members(&question(name, kind), transport, &mut members());
                 assert_eq!(reply.metadata.response_code, code, "{name} {kind}");
                 assert!(reply.answers.is_empty() && reply.authorities.is_empty(), "{name} {kind}");
             }

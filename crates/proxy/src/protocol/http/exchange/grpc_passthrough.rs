@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use http::Response;
 use plimsoll_wire::http1::{BodyFraming, ChunkedParser};
 
-use super::{Exchange, INTERIM, ResponseProgress, TURNS};
+use super::{Exchange, MAX_INTERIM_RESPONSES, MAX_STEPS, ResponseProgress};
 use crate::net::byte_stream::ByteStream;
 use crate::net::reason::Reason;
 use crate::protocol::http::outcome::ExchangeFailure;
@@ -19,19 +19,16 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
     pub(super) fn poll_passthrough(
         &mut self,
         cx: &mut Context<'_>,
-        turns: &mut u32,
+        steps: &mut u32,
     ) -> Result<bool, ExchangeFailure> {
-        while *turns < TURNS && self.forward_request_frames(cx)? {
-            *turns += 1;
+        while *steps < MAX_STEPS && self.forward_request_frames(cx)? {
+            *steps += 1;
         }
-        while *turns < TURNS && self.forward_response_frames(cx)? {
-            *turns += 1;
-            let taken = self
-                .request
-                .passthrough_call
-                .as_deref()
-                .is_none_or(|framed| framed.pending_to_client.is_none());
-            if taken && matches!(self.response, ResponseProgress::Done) {
+        while *steps < MAX_STEPS && self.forward_response_frames(cx)? {
+            *steps += 1;
+            let frame_taken =
+                self.request.passthrough_call.as_deref().is_none_or(|call| call.pending_to_client.is_none());
+            if frame_taken && matches!(self.response, ResponseProgress::Done) {
                 return Ok(true);
             }
         }
@@ -41,15 +38,15 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
     /// Moves the request on; returns `true` if any of it moved. `sent` counts what was sent: the head, then
     /// the buffered pieces.
     fn forward_request_frames(&mut self, cx: &mut Context<'_>) -> Result<bool, ExchangeFailure> {
-        let (Some(framed), false) = (&mut self.request.passthrough_call, self.member_stopped_reading) else {
+        let (Some(call), false) = (&mut self.request.passthrough_call, self.member_stopped_reading) else {
             return Ok(false);
         };
         let Some(member) = self.member.http2_response() else { return self.refused_by_member() };
         if self.sent == 0 {
-            let ended = self.request.body.is_done() && framed.frames.is_empty();
-            let asked = member.poll_send_head(cx, framed, ended);
-            let len = framed.len;
-            return match asked {
+            let ended = self.request.body.is_done() && call.frames.is_empty();
+            let send_result = member.poll_send_head(cx, call, ended);
+            let len = call.len;
+            return match send_result {
                 Poll::Ready(Ok(())) => {
                     self.sent = 1;
                     self.in_flight.counters().bytes_out.add(len as u64);
@@ -62,35 +59,35 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
                 Poll::Pending => Ok(false),
             };
         }
-        if framed.pending_to_member.is_none() {
-            match framed.frames.get(self.sent - 1) {
-                Some(piece) => {
-                    framed.pending_to_member = Some(piece.clone());
+        if call.pending_to_member.is_none() {
+            match call.frames.get(self.sent - 1) {
+                Some(frame) => {
+                    call.pending_to_member = Some(frame.clone());
                     self.sent += 1;
                 }
                 None if self.request.body.is_done() => return Ok(false),
                 None => {
                     let Some(client) = self.session.stream.http2_request() else { return Ok(false) };
-                    let piece = match client.poll_frame(cx) {
-                        Poll::Ready(Ok(piece)) => piece,
+                    let frame = match client.poll_frame(cx) {
+                        Poll::Ready(Ok(frame)) => frame,
                         Poll::Ready(Err(_)) => return Err(ExchangeFailure::ClientLeft(self.answered)),
                         Poll::Pending => return Ok(false),
                     };
-                    if piece.is_last() {
+                    if frame.is_last() {
                         self.request.body = BodyFraming::Done;
                     }
-                    self.request.body_begun = true;
-                    self.request.streamed |= framed.is_full();
+                    self.request.body_started = true;
+                    self.request.streamed |= call.is_full();
                     if self.request.streamed {
-                        framed.pending_to_member = Some(piece);
+                        call.pending_to_member = Some(frame);
                     } else {
-                        framed.keep_frame(piece);
+                        call.keep_frame(frame);
                     }
                     return Ok(true);
                 }
             }
         }
-        match member.poll_send_frame(cx, &mut framed.pending_to_member) {
+        match member.poll_send_frame(cx, &mut call.pending_to_member) {
             Poll::Ready(Ok(sent)) => {
                 self.in_flight.counters().bytes_out.add(sent as u64);
                 Ok(true)
@@ -102,14 +99,14 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
 
     /// Moves the response on; returns `true` if any of it moved.
     fn forward_response_frames(&mut self, cx: &mut Context<'_>) -> Result<bool, ExchangeFailure> {
-        let Some(framed) = &mut self.request.passthrough_call else { return Ok(false) };
+        let Some(call) = &mut self.request.passthrough_call else { return Ok(false) };
         let Some(member) = self.member.http2_response() else { return self.member_closed(true) };
-        if framed.pending_to_client.is_none() {
+        if call.pending_to_client.is_none() {
             match self.response {
                 ResponseProgress::Done | ResponseProgress::Tunnel => return Ok(false),
                 ResponseProgress::Head => {
                     return match member.poll_response_head(cx) {
-                        Poll::Ready(Ok(told)) => self.forward_head(told),
+                        Poll::Ready(Ok(head)) => self.forward_head(head),
                         Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidData => {
                             Err(self.malformed())
                         }
@@ -119,27 +116,27 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
                 }
                 ResponseProgress::Body(_) => {}
             }
-            let piece = match member.poll_frame(cx) {
-                Poll::Ready(Ok(piece)) => piece,
+            let frame = match member.poll_frame(cx) {
+                Poll::Ready(Ok(frame)) => frame,
                 Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidData => {
                     return Err(self.malformed());
                 }
                 Poll::Ready(Err(_)) => return self.member_closed(true),
                 Poll::Pending => return Ok(false),
             };
-            self.in_flight.counters().bytes_in.add(piece.len() as u64);
-            if piece.is_last() {
+            self.in_flight.counters().bytes_in.add(frame.len() as u64);
+            if frame.is_last() {
                 self.response = ResponseProgress::Done;
             }
             if self.refused {
                 return Ok(true);
             }
-            framed.pending_to_client = Some(piece);
+            call.pending_to_client = Some(frame);
         }
         let Some(client) = self.session.stream.http2_request() else {
             return Err(ExchangeFailure::ClientLeft(self.answered));
         };
-        match client.poll_send_frame(cx, &mut framed.pending_to_client) {
+        match client.poll_send_frame(cx, &mut call.pending_to_client) {
             Poll::Ready(Ok(_)) => Ok(true),
             Poll::Ready(Err(_)) => Err(ExchangeFailure::ClientLeft(self.answered)),
             Poll::Pending => Ok(false),
@@ -147,33 +144,37 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
     }
 
     /// Forwards the head of a response.
-    fn forward_head(&mut self, told: ResponseHead) -> Result<bool, ExchangeFailure> {
+    fn forward_head(&mut self, head: ResponseHead) -> Result<bool, ExchangeFailure> {
         self.member_responded = true;
-        match told {
-            ResponseHead::Final(answer, ended) => self.forward_final_head(answer, ended),
-            ResponseHead::Interim(answer) => {
-                self.interim += 1;
-                if self.interim > INTERIM {
+        match head {
+            ResponseHead::Final(response, ended) => self.forward_final_head(response, ended),
+            ResponseHead::Interim(response) => {
+                self.interim_count += 1;
+                if self.interim_count > MAX_INTERIM_RESPONSES {
                     return Err(self.invalid_response());
                 }
                 if let Some(client) = self.session.stream.http2_request() {
-                    client.send_interim(answer);
+                    client.send_interim(response);
                 }
                 Ok(true)
             }
         }
     }
 
-    fn forward_final_head(&mut self, mut answer: Response<()>, ended: bool) -> Result<bool, ExchangeFailure> {
+    fn forward_final_head(
+        &mut self,
+        mut response: Response<()>,
+        ended: bool,
+    ) -> Result<bool, ExchangeFailure> {
         let strip = self.in_flight.settings().strip_reports;
-        let Ok(judged) = http2::judge(&mut answer, self.settings.max_head, strip) else {
+        let Ok(checked) = http2::judge(&mut response, self.settings.max_head, strip) else {
             return Err(self.invalid_response());
         };
-        self.in_flight.counters().bytes_in.add(judged.len as u64);
-        self.status = answer.status().as_u16();
-        if let Some(said) = &judged.report {
-            let unavailable = || super::load_report::is_unavailable_status(answer.headers(), ended);
-            self.record_report(self.status, unavailable, said.as_bytes(), None)?;
+        self.in_flight.counters().bytes_in.add(checked.len as u64);
+        self.status = response.status().as_u16();
+        if let Some(report) = &checked.report {
+            let unavailable = || super::load_report::is_unavailable_status(response.headers(), ended);
+            self.record_report(self.status, unavailable, report.as_bytes(), None)?;
         }
         self.response = if ended {
             ResponseProgress::Done
@@ -184,7 +185,7 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
             return Ok(true);
         }
         self.answered = true;
-        match self.session.stream.http2_request().map(|client| client.send_answer(answer, ended)) {
+        match self.session.stream.http2_request().map(|client| client.send_answer(response, ended)) {
             Some(Ok(())) => Ok(true),
             Some(Err(_)) | None => Err(ExchangeFailure::ClientLeft(true)),
         }

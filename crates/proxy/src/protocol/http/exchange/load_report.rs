@@ -18,15 +18,17 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
         status: u16,
         unavailable: impl FnOnce() -> bool,
         report: &[u8],
-        said: Option<LoadReport>,
+        parsed_report: Option<LoadReport>,
     ) -> Result<(), ExchangeFailure> {
-        let Some(unseen) = self.in_flight.record_report(report, said, self.session.core.now()) else {
+        let Some(not_processed) =
+            self.in_flight.record_report(report, parsed_report, self.session.core.now())
+        else {
             return Ok(());
         };
-        let failed = || self.session.stream.call().is_some() && unavailable();
-        match unseen {
-            NotProcessed::Full => self.refused = status == 503 || failed(),
-            NotProcessed::Away if status >= 500 || failed() => {
+        let call_failed = || self.session.stream.call().is_some() && unavailable();
+        match not_processed {
+            NotProcessed::Full => self.refused = status == 503 || call_failed(),
+            NotProcessed::Away if status >= 500 || call_failed() => {
                 return Err(ExchangeFailure::MemberFailed(Reason::ConnectFailed, true));
             }
             NotProcessed::Away => {}
@@ -65,18 +67,18 @@ const UNAVAILABLE: &str = "14";
 
 /// Returns `true` if a response head in HTTP/1.1 text, which is all of the response, reports a call that
 /// failed with this code.
-pub(super) fn is_unavailable(head: &[u8], only: bool) -> bool {
-    let says = |line: &[u8]| {
+pub(super) fn is_unavailable(head: &[u8], trailers_only: bool) -> bool {
+    let matches_unavailable = |line: &[u8]| {
         let (name, value) = line.trim_ascii().split_at_checked(STATUS.len())?;
         let value = value.trim_ascii_start().strip_prefix(b":")?.trim_ascii();
         Some(name.eq_ignore_ascii_case(STATUS.as_bytes()) && value == UNAVAILABLE.as_bytes())
     };
-    only && head.split(|byte| *byte == b'\n').any(|line| says(line) == Some(true))
+    trailers_only && head.split(|byte| *byte == b'\n').any(|line| matches_unavailable(line) == Some(true))
 }
 
 /// Returns `true` if fields report such a failure.
-pub(super) fn is_unavailable_status(fields: &HeaderMap, only: bool) -> bool {
-    only && fields.get(STATUS).is_some_and(|value| value == UNAVAILABLE)
+pub(super) fn is_unavailable_status(fields: &HeaderMap, trailers_only: bool) -> bool {
+    trailers_only && fields.get(STATUS).is_some_and(|value| value == UNAVAILABLE)
 }
 
 /// The field with the status of a call (gRPC over HTTP/2).
@@ -88,20 +90,20 @@ mod tests {
 
     #[test]
     fn a_report_that_was_announced_is_heard_and_may_stay_behind() {
-        for (announced, strip, goes, heard) in
+        for (announced, strip, forwarded, recorded) in
             [(true, true, false, true), (true, false, true, true), (false, true, true, false)]
         {
             let mut trailing = TrailingReport::new(announced, strip);
             assert!(trailing.filter_field(b"X", b"y"));
-            assert_eq!(trailing.filter_field(b"Endpoint-Load-Metrics", b"TEXT eps=1"), goes);
-            assert_eq!(trailing.filter_field(b"endpoint-load-metrics", b"TEXT eps=2"), goes);
-            assert_eq!(trailing.report.as_deref(), heard.then_some(&b"TEXT eps=1"[..]));
+            assert_eq!(trailing.filter_field(b"Endpoint-Load-Metrics", b"TEXT eps=1"), forwarded);
+            assert_eq!(trailing.filter_field(b"endpoint-load-metrics", b"TEXT eps=2"), forwarded);
+            assert_eq!(trailing.report.as_deref(), recorded.then_some(&b"TEXT eps=1"[..]));
         }
     }
 
     #[test]
     fn only_a_head_that_says_so_is_a_failed_call() {
-        for (line, yes) in [
+        for (line, expected) in [
             ("grpc-status: 14", true),
             ("Grpc-Status:14 ", true),
             ("grpc-status: 0", false),
@@ -110,7 +112,7 @@ mod tests {
             ("x: grpc-status: 14", false),
         ] {
             let head = format!("HTTP/1.1 200 OK\r\na: b\r\n{line}\r\n\r\n");
-            assert_eq!(is_unavailable(head.as_bytes(), true), yes, "{line}");
+            assert_eq!(is_unavailable(head.as_bytes(), true), expected, "{line}");
             assert!(!is_unavailable(head.as_bytes(), false), "{line}");
         }
     }

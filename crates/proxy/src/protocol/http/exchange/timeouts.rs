@@ -17,17 +17,17 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
     /// Sets the timer to the first of the current deadlines.
     #[inline(always)]
     pub(super) fn rearm(&mut self, now: Time) {
-        let client = self.settings.timeouts.body;
-        let member = self.in_flight.settings().timeouts.idle;
-        let idle = match () {
+        let client_timeout = self.settings.timeouts.body;
+        let member_timeout = self.in_flight.settings().timeouts.idle;
+        let idle_timeout = match () {
             () if self.is_streaming_grpc() => self.settings.timeouts.tunnel,
-            () if self.waits_for_client() => client,
-            () => member,
+            () if self.waits_for_client() => client_timeout,
+            () => member_timeout,
         };
-        let answer = if self.is_awaiting_head() { self.per_try } else { Time(u64::MAX) };
-        let watch = if self.watching { self.next_member_check(now) } else { self.watch_at };
-        self.next_deadline = self.deadline.min(answer).min(now + idle);
-        self.session.timer.set(self.next_deadline.min(watch));
+        let head_deadline = if self.is_awaiting_head() { self.per_try } else { Time(u64::MAX) };
+        let watch_deadline = if self.watching { self.next_member_check(now) } else { self.watch_at };
+        self.next_deadline = self.deadline.min(head_deadline).min(now + idle_timeout);
+        self.session.timer.set(self.next_deadline.min(watch_deadline));
     }
 
     /// Sets the timer again, some time later. Out of line: most responses arrive at once and complete.
@@ -50,8 +50,8 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
         if std::mem::replace(&mut self.watching, true) && now >= self.next_deadline {
             return Err(self.timeout_failure());
         }
-        let down = self.can_try_another_member() && self.in_flight.upstream.record.vitals.is_down();
-        if down && self.session.listener.pool().withdraw(now) {
+        let member_down = self.can_try_another_member() && self.in_flight.upstream.record.vitals.is_down();
+        if member_down && self.session.listener.pool().withdraw(now) {
             return Err(ExchangeFailure::MemberDown);
         }
         self.session.timer.set(self.next_deadline.min(self.next_member_check(now)));
@@ -84,20 +84,20 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
     /// accepted so far.
     #[inline(always)]
     fn is_streaming_grpc(&self) -> bool {
-        self.session.stream.call().is_some() && self.streams()
+        self.session.stream.call().is_some() && self.is_streaming()
     }
 
     #[inline(never)]
-    fn streams(&self) -> bool {
-        let begun = self.answered || (self.request.body_begun && !self.request.body.is_done());
-        begun && self.has_client_read_all() && !self.is_member_blocked()
+    fn is_streaming(&self) -> bool {
+        let started = self.answered || (self.request.body_started && !self.request.body.is_done());
+        started && self.has_client_read_all() && !self.is_member_blocked()
     }
 
     /// Returns `true` if the client has accepted all available bytes of the response.
     #[inline(always)]
     fn has_client_read_all(&self) -> bool {
-        let framed = self.request.passthrough_call.as_deref();
-        self.to_client.is_empty() && framed.is_none_or(|framed| framed.pending_to_client.is_none())
+        let call = self.request.passthrough_call.as_deref();
+        self.to_client.is_empty() && call.is_none_or(|call| call.pending_to_client.is_none())
     }
 
     /// Returns `true` if the exchange waits for the client.
@@ -116,7 +116,7 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
                 .request
                 .passthrough_call
                 .as_deref()
-                .is_some_and(|framed| self.sent == 0 || framed.pending_to_member.is_some())
+                .is_some_and(|call| self.sent == 0 || call.pending_to_member.is_some())
     }
 
     /// Returns `true` if all of the request was sent to the member. Bytes that were only read from the client
@@ -137,7 +137,7 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
                 .session
                 .stream
                 .call()
-                .is_some_and(|call| call.is_expired(now.since(self.request.begun))) =>
+                .is_some_and(|call| call.is_expired(now.since(self.request.started_at))) =>
             {
                 return ExchangeFailure::ClientDeadline(self.answered);
             }
@@ -167,17 +167,17 @@ impl<S: ByteStream, M: ByteStream> Exchange<'_, S, M> {
         buffer: &mut [u8],
     ) -> Result<(), ExchangeFailure> {
         while self.session.unread.len() < MAX_PIPELINED {
-            let most = (MAX_PIPELINED - self.session.unread.len()).min(buffer.len());
+            let max_len = (MAX_PIPELINED - self.session.unread.len()).min(buffer.len());
             let session = &mut *self.session;
-            match session.stream.poll_recv(cx, &mut buffer[..most], &mut session.watched) {
+            match session.stream.poll_recv(cx, &mut buffer[..max_len], &mut session.watched) {
                 // Once the response has begun, the next write shows whether the client still reads.
                 Poll::Ready(Ok(0)) if self.answered || self.settings.half_close => {
                     self.client_ended = true;
                     return Ok(());
                 }
                 Poll::Ready(Ok(0)) => return Err(ExchangeFailure::ClientLeft(false)),
-                Poll::Ready(Ok(came)) => {
-                    session.unread.extend_from_slice(&buffer[..came]);
+                Poll::Ready(Ok(received)) => {
+                    session.unread.extend_from_slice(&buffer[..received]);
                     if !session
                         .memory_reservation
                         .grow(&session.core.limits.memory, session.unread.capacity())

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use plimsoll_brain::Time;
 
-use super::{session_at, stage};
+use super::{session_at, test_context};
 use crate::listener::Listener;
 use crate::net::byte_stream::{ByteStream, as_io};
 use crate::protocol::http::NextRequest;
@@ -23,7 +23,7 @@ struct TestPeer {
     incoming: VecDeque<u8>,
     ended: bool,
     /// The free bytes in its receive buffer.
-    room: usize,
+    write_capacity: usize,
     received: Vec<u8>,
 }
 
@@ -37,22 +37,22 @@ impl ByteStream for PeerStream {
         if peer.incoming.is_empty() {
             return if peer.ended { Poll::Ready(Ok(0)) } else { Poll::Pending };
         }
-        let came = buffer.len().min(peer.incoming.len());
-        for (space, byte) in buffer.iter_mut().zip(peer.incoming.drain(..came)) {
-            *space = byte;
+        let len = buffer.len().min(peer.incoming.len());
+        for (slot, byte) in buffer.iter_mut().zip(peer.incoming.drain(..len)) {
+            *slot = byte;
         }
-        Poll::Ready(Ok(came))
+        Poll::Ready(Ok(len))
     }
 
     fn poll_send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut peer = self.0.borrow_mut();
-        let taken = bytes.len().min(peer.room);
-        if taken == 0 {
+        let len = bytes.len().min(peer.write_capacity);
+        if len == 0 {
             return Poll::Pending;
         }
-        peer.room -= taken;
-        peer.received.extend_from_slice(&bytes[..taken]);
-        Poll::Ready(Ok(taken))
+        peer.write_capacity -= len;
+        peer.received.extend_from_slice(&bytes[..len]);
+        Poll::Ready(Ok(len))
     }
 }
 
@@ -74,16 +74,20 @@ enum PeerEvent {
 
 /// Moves to the next order of a multiset; returns `false` after the last (Knuth, TAOCP 7.2.1.2, algorithm L).
 fn advance(order: &mut [PeerEvent]) -> bool {
-    let Some(rise) = (1..order.len()).rev().find(|at| order[at - 1] < order[*at]) else { return false };
-    let Some(other) = (rise..order.len()).rev().find(|at| order[rise - 1] < order[*at]) else { return false };
-    order.swap(rise - 1, other);
-    order[rise..].reverse();
+    let Some(pivot) = (1..order.len()).rev().find(|index| order[index - 1] < order[*index]) else {
+        return false;
+    };
+    let Some(successor) = (pivot..order.len()).rev().find(|index| order[pivot - 1] < order[*index]) else {
+        return false;
+    };
+    order.swap(pivot - 1, successor);
+    order[pivot..].reverse();
     true
 }
 
 struct ExchangeScenario {
     request: &'static [&'static str],
-    answer: &'static [&'static str],
+    response: &'static [&'static str],
     /// Whether the response leaves the member's connection usable if the whole request was sent.
     reusable: bool,
     /// Whether the member switches protocols.
@@ -93,10 +97,10 @@ struct ExchangeScenario {
 const POST: &[&str] =
     &["POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n01234", "567890123456789", "0123456789"];
 
-const SCENES: &[ExchangeScenario] = &[
+const SCENARIOS: &[ExchangeScenario] = &[
     ExchangeScenario {
         request: POST,
-        answer: &["HTTP/1.1 403 Forbidden\r\nContent-", "Length: 6\r\n\r\nea", "rly."],
+        response: &["HTTP/1.1 403 Forbidden\r\nContent-", "Length: 6\r\n\r\nea", "rly."],
         reusable: true,
         switches: false,
     },
@@ -106,13 +110,13 @@ const SCENES: &[ExchangeScenario] = &[
             "4567890123456789\r\n",
             "0\r\n\r\n",
         ],
-        answer: &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2", "\r\nok\r\n0\r\n", "\r\n"],
+        response: &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2", "\r\nok\r\n0\r\n", "\r\n"],
         reusable: true,
         switches: false,
     },
     ExchangeScenario {
         request: POST,
-        answer: &["HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 2\r\n\r\n", "n", "o"],
+        response: &["HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 2\r\n\r\n", "n", "o"],
         reusable: false,
         switches: false,
     },
@@ -123,7 +127,7 @@ const SCENES: &[ExchangeScenario] = &[
             "567890123456789",
             "0123456789",
         ],
-        answer: &[
+        response: &[
             "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n",
             "Upgrade: y\r\n\r\n",
             "hello",
@@ -135,51 +139,54 @@ const SCENES: &[ExchangeScenario] = &[
 
 /// Runs a scene in one order; returns the outcome, and both peers afterwards.
 fn run(
-    stage: &(Rc<ThreadContext>, Rc<Listener>),
-    scene: &ExchangeScenario,
+    context: &(Rc<ThreadContext>, Rc<Listener>),
+    scenario: &ExchangeScenario,
     order: &[PeerEvent],
 ) -> (Option<Result<CompletedExchange, ExchangeFailure>>, SharedPeer, SharedPeer) {
     let (client, member) = (SharedPeer::default(), SharedPeer::default());
     // The head is there: without it there is no exchange.
-    client.borrow_mut().incoming.extend(scene.request[0].bytes());
-    let (core, listener) = stage;
+    client.borrow_mut().incoming.extend(scenario.request[0].bytes());
+    let (core, listener) = context;
     let mut session = session_at(Rc::clone(core), Rc::clone(listener), PeerStream(Rc::clone(&client)));
     let mut cx = Context::from_waker(Waker::noop());
-    let Poll::Ready(NextRequest::Request(mut asked)) = pin!(session.next(core)).poll(&mut cx) else {
+    let Poll::Ready(NextRequest::Request(mut request)) = pin!(session.next_request(core)).poll(&mut cx)
+    else {
         panic!("the head is whole")
     };
     let pool = session.listener.pool();
-    let AdmissionOutcome::Admitted(trip) = pool.admit(0, 0, Time(0), &[], WorkKind::Session) else {
+    let AdmissionOutcome::Admitted(in_flight) = pool.admit(0, 0, Time(0), &[], WorkKind::Session) else {
         panic!("no member")
     };
     let mut stream = PeerStream(Rc::clone(&member));
-    let mut end = None;
+    let mut result = None;
     {
-        let mut exchange = pin!(session.exchange(&mut asked, &mut stream, &trip, Time(u64::MAX), false));
-        let (mut asks, mut answers) = (scene.request[1..].iter(), scene.answer.iter());
+        let mut exchange =
+            pin!(session.exchange(&mut request, &mut stream, &in_flight, Time(u64::MAX), false));
+        let (mut request_parts, mut response_parts) =
+            (scenario.request[1..].iter(), scenario.response.iter());
         for event in order {
             match event {
                 PeerEvent::RequestArrives => {
-                    client.borrow_mut().incoming.extend(asks.next().expect("a piece").bytes())
+                    client.borrow_mut().incoming.extend(request_parts.next().expect("a piece").bytes())
                 }
                 PeerEvent::ResponseArrives => {
-                    member.borrow_mut().incoming.extend(answers.next().expect("a piece").bytes())
+                    member.borrow_mut().incoming.extend(response_parts.next().expect("a piece").bytes())
                 }
-                PeerEvent::MemberReads => member.borrow_mut().room += 60,
-                PeerEvent::ClientReads => client.borrow_mut().room += 200,
+                PeerEvent::MemberReads => member.borrow_mut().write_capacity += 60,
+                PeerEvent::ClientReads => client.borrow_mut().write_capacity += 200,
                 PeerEvent::MemberEnds => member.borrow_mut().ended = true,
             }
             // Twice: a future may be woken without a reason.
             for _ in 0..2 {
-                if end.is_none()
+                if result.is_none()
                     && let Poll::Ready(ended) = exchange.as_mut().poll(&mut cx)
                 {
-                    end = Some(ended);
+                    result = Some(ended);
                 }
             }
         }
     }
-    (end, client, member)
+    (result, client, member)
 }
 
 /// A connection returns to the pool only if the member has received all of this request and nothing of
@@ -187,11 +194,11 @@ fn run(
 #[test]
 fn a_pooled_connection_carries_no_unsent_byte_and_owes_no_answer() {
     use PeerEvent::{ClientReads, MemberEnds, MemberReads, RequestArrives, ResponseArrives};
-    let stage = stage();
+    let context = test_context();
     let (mut pooled, mut early, mut tunnels) = (0, 0, 0);
-    for scene in SCENES {
-        let (request, answer) = (scene.request.concat(), scene.answer.concat());
-        for ends in [false, true] {
+    for scenario in SCENARIOS {
+        let (request, response) = (scenario.request.concat(), scenario.response.concat());
+        for member_ends in [false, true] {
             let mut order = vec![
                 RequestArrives,
                 RequestArrives,
@@ -202,31 +209,43 @@ fn a_pooled_connection_carries_no_unsent_byte_and_owes_no_answer() {
                 MemberReads,
                 ClientReads,
             ];
-            order.extend(ends.then_some(MemberEnds));
+            order.extend(member_ends.then_some(MemberEnds));
             order.sort_unstable();
             loop {
-                let (end, client, member) = run(&stage, scene, &order);
+                let (result, client, member) = run(&context, scenario, &order);
                 let (client, member) = (client.borrow(), member.borrow());
-                let told = String::from_utf8_lossy(&client.received);
-                let sent = String::from_utf8_lossy(&member.received);
+                let client_received = String::from_utf8_lossy(&client.received);
+                let member_received = String::from_utf8_lossy(&member.received);
                 // Heads are rewritten; the bytes after them are not.
-                let (asked, passed) = (body(&request), body(&sent));
-                assert!(asked.starts_with(passed), "{order:?}: the member got other bytes: {sent:?}");
-                let whole = asked == passed;
-                match end {
+                let (expected_body, sent_body) = (body(&request), body(&member_received));
+                assert!(
+                    expected_body.starts_with(sent_body),
+                    "{order:?}: the member got other bytes: {member_received:?}"
+                );
+                let complete = expected_body == sent_body;
+                match result {
                     Some(Ok(end)) if end.keep_member => {
                         pooled += 1;
-                        assert!(whole, "{order:?}: pooled while a part of the request is unsent: {sent:?}");
-                        assert!(scene.reusable, "{order:?}: pooled, but the member is not to be asked again");
-                        assert_eq!(body(&told), body(&answer), "{order:?}: the answer is whole");
+                        assert!(
+                            complete,
+                            "{order:?}: pooled while a part of the request is unsent: {member_received:?}"
+                        );
+                        assert!(
+                            scenario.reusable,
+                            "{order:?}: pooled, but the member is not to be asked again"
+                        );
+                        assert_eq!(body(&client_received), body(&response), "{order:?}: the answer is whole");
                         assert!(member.incoming.is_empty(), "{order:?}: pooled with an answer unread");
                     }
-                    Some(Ok(_)) => early += u32::from(!whole),
+                    Some(Ok(_)) => early += u32::from(!complete),
                     Some(Err(_)) | None => {}
                 }
-                if scene.switches && told.ends_with("hello") {
+                if scenario.switches && client_received.ends_with("hello") {
                     tunnels += 1;
-                    assert!(whole, "{order:?}: a tunnel before the member has the request: {sent:?}");
+                    assert!(
+                        complete,
+                        "{order:?}: a tunnel before the member has the request: {member_received:?}"
+                    );
                 }
                 if !advance(&mut order) {
                     break;
@@ -234,8 +253,8 @@ fn a_pooled_connection_carries_no_unsent_byte_and_owes_no_answer() {
             }
         }
     }
-    let seen = format!("{pooled} pooled, {early} answered early, {tunnels} tunnels");
-    assert!(pooled > 1000 && early > 1000 && tunnels > 1000, "{seen}");
+    let summary = format!("{pooled} pooled, {early} answered early, {tunnels} tunnels");
+    assert!(pooled > 1000 && early > 1000 && tunnels > 1000, "{summary}");
 }
 
 /// Returns the part after a head; empty if there is no head.

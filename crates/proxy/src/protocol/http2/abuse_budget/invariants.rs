@@ -5,29 +5,35 @@
 //!
 //! The input is the part after the preface. It is sent many times, all at the same moment.
 
-use super::super::frame_parser::HEAD;
+use super::super::frame_parser::FRAME_HEADER_LEN;
 use super::*;
 
 /// The number of times that it is sent, and the maximum total size in bytes.
 const ROUNDS: usize = 300;
-const LONGEST: usize = 4096;
+const MAX_INPUT: usize = 4096;
 
 /// Panics if the law does not hold. Returns `true` if all of it passes.
 pub(crate) fn check(input: &[u8]) -> bool {
-    let input = &input[..input.len().min(LONGEST)];
-    assert_eq!(frames([input]), plain(input), "{}", input.escape_ascii());
+    let input = &input[..input.len().min(MAX_INPUT)];
+    assert_eq!(parse_frames([input]), parse_naively(input), "{}", input.escape_ascii());
     for cut in [1, 9, input.len() / 2] {
-        let (begin, rest) = input.split_at(cut.min(input.len()));
-        assert_eq!(frames([begin, rest]), frames([input]), "cut at {cut}: {}", input.escape_ascii());
+        let (head, rest) = input.split_at(cut.min(input.len()));
+        assert_eq!(
+            parse_frames([head, rest]),
+            parse_frames([input]),
+            "cut at {cut}: {}",
+            input.escape_ascii()
+        );
     }
     let rounds = if input.is_empty() { 0 } else { ROUNDS };
-    let all = std::iter::repeat_n(input, rounds).flat_map(|input| input.chunks(input.len().max(1)));
-    let passed = pass(all);
+    let chunks = std::iter::repeat_n(input, rounds).flat_map(|input| input.chunks(input.len().max(1)));
+    let result = feed_budget(chunks);
     let pieces = std::iter::repeat_n(input, rounds).flat_map(|input| input.chunks(5));
-    assert_eq!(pass(pieces).is_some(), passed.is_some(), "in pieces: {}", input.escape_ascii());
-    let Some(meter) = passed else { return false };
-    let sent = plain(&input.repeat(rounds));
-    let count = |of: &dyn Fn(&FrameHeader) -> bool| sent.iter().filter(|frame| of(frame)).count();
+    assert_eq!(feed_budget(pieces).is_some(), result.is_some(), "in pieces: {}", input.escape_ascii());
+    let Some(budget) = result else { return false };
+    let headers = parse_naively(&input.repeat(rounds));
+    let count =
+        |predicate: &dyn Fn(&FrameHeader) -> bool| headers.iter().filter(|frame| predicate(frame)).count();
     let idle = |frame: &FrameHeader| match frame.kind {
         DATA => frame.len == 0 && !frame.first_flag,
         PING => !frame.first_flag,
@@ -39,60 +45,62 @@ pub(crate) fn check(input: &[u8]) -> bool {
     assert!(count(&idle) <= 1000, "{} idle frames", count(&idle));
     assert!(count(&|frame| frame.kind == RST_STREAM) <= 200);
     assert!(count(&|frame| frame.kind == WINDOW_UPDATE) <= 10_000);
-    assert!(meter.ages.marks.len() <= 1, "{} moments are remembered", meter.ages.marks.len());
+    assert!(budget.ages.marks.len() <= 1, "{} moments are remembered", budget.ages.marks.len());
     true
 }
 
 /// Sends pieces after a preface; `None` if they exceed an allowance.
-fn pass<'b>(pieces: impl Iterator<Item = &'b [u8]>) -> Option<AbuseBudget> {
-    let mut meter = AbuseBudget::new(Time(0));
-    assert!(meter.record_received(&[b'x'; PREFACE], Time(0)));
+fn feed_budget<'b>(pieces: impl Iterator<Item = &'b [u8]>) -> Option<AbuseBudget> {
+    let mut budget = AbuseBudget::new(Time(0));
+    assert!(budget.record_received(&[b'x'; PREFACE_LEN], Time(0)));
     for piece in pieces {
-        if !meter.record_received(piece, Time(0)) {
+        if !budget.record_received(piece, Time(0)) {
             return None;
         }
     }
-    Some(meter)
+    Some(budget)
 }
 
-fn frames<const N: usize>(pieces: [&[u8]; N]) -> Vec<FrameHeader> {
-    let (mut frames, mut found) = (FrameParser::new(0), Vec::new());
+fn parse_frames<const N: usize>(pieces: [&[u8]; N]) -> Vec<FrameHeader> {
+    let (mut parser, mut headers) = (FrameParser::new(0), Vec::new());
     for mut piece in pieces {
-        while let Some(frame) = frames.next_frame(&mut piece) {
-            found.push(frame);
+        while let Some(frame) = parser.next_frame(&mut piece) {
+            headers.push(frame);
         }
     }
-    found
+    headers
 }
 
 /// Parses the frames of a whole connection in the simplest way. A frame counts when its head has arrived,
 /// RST_STREAM with its code, and padded DATA with the padding length.
-fn plain(mut bytes: &[u8]) -> Vec<FrameHeader> {
-    let mut found = Vec::new();
-    while let Some((&[a, b, c, kind, flags, d, e, f, g], payload)) = bytes.split_first_chunk::<HEAD>() {
+fn parse_naively(mut bytes: &[u8]) -> Vec<FrameHeader> {
+    let mut headers = Vec::new();
+    while let Some((&[a, b, c, kind, flags, d, e, f, g], payload)) =
+        bytes.split_first_chunk::<FRAME_HEADER_LEN>()
+    {
         let len = u32::from_be_bytes([0, a, b, c]) as usize;
-        let padded = kind == DATA && flags & 8 != 0 && len > 0;
-        let needed = if padded {
+        let is_padded = kind == DATA && flags & 8 != 0 && len > 0;
+        let needed = if is_padded {
             1
         } else if kind == RST_STREAM {
             len.min(4)
         } else {
             0
         };
-        let Some(known) = payload.get(..needed) else { break };
-        found.push(FrameHeader {
+        let Some(prefix) = payload.get(..needed) else { break };
+        headers.push(FrameHeader {
             kind,
             stream: u32::from_be_bytes([d, e, f, g]) & 0x7fff_ffff,
-            len: if padded { len.saturating_sub(1 + usize::from(known[0])) } else { len },
+            len: if is_padded { len.saturating_sub(1 + usize::from(prefix[0])) } else { len },
             first_flag: flags & 1 == 1,
-            code: match <[u8; 4]>::try_from(known) {
+            code: match <[u8; 4]>::try_from(prefix) {
                 Ok(code) if kind == RST_STREAM => u32::from_be_bytes(code),
                 _ => 0,
             },
         });
         bytes = payload.get(len..).unwrap_or_default();
     }
-    found
+    headers
 }
 
 #[test]

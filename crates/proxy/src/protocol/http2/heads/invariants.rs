@@ -11,40 +11,40 @@ use plimsoll_wire::http1::{BodyFraming, MarkedFields};
 
 use super::*;
 
-const LONGEST: usize = 16 * 1024;
+const MAX_INPUT: usize = 16 * 1024;
 
 /// Panics if the law does not hold. Returns `true` if the relay of HTTP/1.1 accepts the head.
 pub(crate) fn check(input: &[u8]) -> bool {
     let Some((flags, text)) = input.split_first() else { return false };
     let mut lines = text.split(|byte| *byte == b'\n');
-    let Some(first) = lines.next() else { return false };
+    let Some(start_line) = lines.next() else { return false };
     let mut fields = HeaderMap::new();
     for line in lines {
         // As in HPACK: a name and a value of any bytes that h2 accepts.
-        let at = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
-        let value = line.get(at + 1..).unwrap_or_default();
-        match (HeaderName::from_lowercase(&line[..at]), HeaderValue::from_bytes(value)) {
+        let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        let value = line.get(colon + 1..).unwrap_or_default();
+        match (HeaderName::from_lowercase(&line[..colon]), HeaderValue::from_bytes(value)) {
             (Ok(name), Ok(value)) => drop(fields.append(name, value)),
             _ => return false,
         }
     }
     let ended = flags & 1 == 1;
-    match StatusCode::from_bytes(first) {
-        Ok(status) => answer(status, fields, ended),
-        Err(_) => request(first, fields, ended),
+    match StatusCode::from_bytes(start_line) {
+        Ok(status) => check_response(status, fields, ended),
+        Err(_) => check_request(start_line, fields, ended),
     }
 }
 
 /// Returns `true` if h2 resets the stream: it ends with its head, which announces a body.
-fn broken(fields: &HeaderMap, ended: bool) -> bool {
+fn is_contradictory(fields: &HeaderMap, ended: bool) -> bool {
     ended && fields.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
 }
 
-fn request(first: &[u8], fields: HeaderMap, ended: bool) -> bool {
-    if broken(&fields, ended) {
+fn check_request(start_line: &[u8], fields: HeaderMap, ended: bool) -> bool {
+    if is_contradictory(&fields, ended) {
         return false;
     }
-    let mut words = first.split(|byte| *byte == b' ');
+    let mut words = start_line.split(|byte| *byte == b' ');
     let (method, path, authority) = (words.next(), words.next(), words.next());
     let uri = Uri::builder().scheme(Scheme::HTTPS).path_and_query(path.unwrap_or_default());
     let uri = uri.authority(authority.unwrap_or_default()).build();
@@ -55,77 +55,80 @@ fn request(first: &[u8], fields: HeaderMap, ended: bool) -> bool {
     let Ok(framing) = request_text(&parts, ended, &mut text) else { return false };
     let shown = text.escape_ascii().to_string();
     let mut marks = MarkedFields::new();
-    let read = match http1::request(&text, LONGEST, &mut marks) {
-        Ok(read) => read,
+    let parsed = match http1::request(&text, MAX_INPUT, &mut marks) {
+        Ok(parsed) => parsed,
         Err(http1::HeadError::Partial) => panic!("a head without an end: {shown}"),
         Err(http1::HeadError::Invalid(_)) => return false,
     };
-    assert_eq!(read.len, text.len(), "something stands behind the head: {shown}");
-    assert_eq!(read.method_name, parts.method.as_str().as_bytes(), "{shown}");
+    assert_eq!(parsed.len, text.len(), "something stands behind the head: {shown}");
+    assert_eq!(parsed.method_name, parts.method.as_str().as_bytes(), "{shown}");
     let target = parts.uri.path_and_query().map(PathAndQuery::as_str).unwrap_or_default();
-    assert!(parts.method == Method::CONNECT || read.target == target.as_bytes(), "{shown}");
-    assert!(!read.target.contains(&b'#'), "{shown}");
+    assert!(parts.method == Method::CONNECT || parsed.target == target.as_bytes(), "{shown}");
+    assert!(!parsed.target.contains(&b'#'), "{shown}");
     match framing {
-        TextFraming::Empty => assert_eq!(read.body, BodyFraming::Done, "{shown}"),
+        TextFraming::Empty => assert_eq!(parsed.body, BodyFraming::Done, "{shown}"),
         TextFraming::Length => {
-            assert!(matches!(read.body, BodyFraming::Length(_) | BodyFraming::Done), "{shown}")
+            assert!(matches!(parsed.body, BodyFraming::Length(_) | BodyFraming::Done), "{shown}")
         }
-        TextFraming::Chunks => assert!(matches!(read.body, BodyFraming::Chunked(_)), "{shown}"),
+        TextFraming::Chunks => assert!(matches!(parsed.body, BodyFraming::Chunked(_)), "{shown}"),
     }
-    assert!(!read.http10 && read.keep_alive && !read.upgrade, "{shown}");
-    for (name, value) in read.fields() {
+    assert!(!parsed.http10 && parsed.keep_alive && !parsed.upgrade, "{shown}");
+    for (name, value) in parsed.fields() {
         let mut sent = parts.headers.get_all(HeaderName::from_bytes(name).expect("a name")).iter();
-        let own = [&b"host"[..], b"cookie", b"content-length", b"transfer-encoding"];
-        let own = own.iter().any(|own| name.eq_ignore_ascii_case(own));
-        let told = sent.any(|one| one.as_bytes().trim_ascii() == value);
-        assert!(own || told, "{shown}");
+        let generated_fields = [&b"host"[..], b"cookie", b"content-length", b"transfer-encoding"];
+        let is_generated = generated_fields.iter().any(|field_name| name.eq_ignore_ascii_case(field_name));
+        let was_sent = sent.any(|sent_value| sent_value.as_bytes().trim_ascii() == value);
+        assert!(is_generated || was_sent, "{shown}");
         assert!(!is_hop_by_hop(name) || name.eq_ignore_ascii_case(b"transfer-encoding"), "{shown}");
     }
-    if let Ok(again) = request_head(&read, true, "m") {
-        let told = again.uri().path_and_query().map(PathAndQuery::as_str);
-        assert_eq!((again.method(), told), (&parts.method, Some(target)), "{shown}");
+    if let Ok(reparsed) = request_head(&parsed, true, "m") {
+        let reparsed_path = reparsed.uri().path_and_query().map(PathAndQuery::as_str);
+        assert_eq!((reparsed.method(), reparsed_path), (&parts.method, Some(target)), "{shown}");
         assert!(
-            again.headers().keys().all(|name| !is_hop_by_hop(name.as_str().as_bytes()) || name == TE),
+            reparsed.headers().keys().all(|name| !is_hop_by_hop(name.as_str().as_bytes()) || name == TE),
             "{shown}"
         );
-        assert!(!again.headers().contains_key(HOST), "{shown}");
+        assert!(!reparsed.headers().contains_key(HOST), "{shown}");
     }
     true
 }
 
-fn answer(status: StatusCode, fields: HeaderMap, ended: bool) -> bool {
+fn check_response(status: StatusCode, fields: HeaderMap, ended: bool) -> bool {
     let (mut parts, ()) = http::Response::new(()).into_parts();
     (parts.status, parts.headers) = (status, fields);
-    let mut taken = false;
-    let bare = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
+    let mut accepted = false;
+    let has_no_body = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
     for to_head in [false, true] {
-        if broken(&parts.headers, ended) && !bare && !to_head {
+        if is_contradictory(&parts.headers, ended) && !has_no_body && !to_head {
             continue;
         }
         let mut text = Vec::new();
         let framing = response_text(&parts, ended, to_head, &mut text);
         let shown = text.escape_ascii().to_string();
         let mut marks = MarkedFields::new();
-        let read = match http1::parse_response(&text, LONGEST, to_head, &mut marks) {
-            Ok(read) => read,
+        let parsed = match http1::parse_response(&text, MAX_INPUT, to_head, &mut marks) {
+            Ok(parsed) => parsed,
             Err(http1::HeadError::Partial) => panic!("a head without an end: {shown}"),
             Err(http1::HeadError::Invalid(_)) => continue,
         };
-        assert_eq!((read.len, read.status), (text.len(), status.as_u16()), "{shown}");
+        assert_eq!((parsed.len, parsed.status), (text.len(), status.as_u16()), "{shown}");
         match framing {
-            TextFraming::Empty => assert_eq!(read.body, BodyFraming::Done, "{shown}"),
+            TextFraming::Empty => assert_eq!(parsed.body, BodyFraming::Done, "{shown}"),
             TextFraming::Length => {
-                assert!(matches!(read.body, BodyFraming::Length(_) | BodyFraming::Done), "{shown}")
+                assert!(matches!(parsed.body, BodyFraming::Length(_) | BodyFraming::Done), "{shown}")
             }
-            TextFraming::Chunks => assert!(matches!(read.body, BodyFraming::Chunked(_)), "{shown}"),
+            TextFraming::Chunks => assert!(matches!(parsed.body, BodyFraming::Chunked(_)), "{shown}"),
         }
-        if let Ok(again) = response_head(&read) {
-            assert_eq!(again.status(), status, "{shown}");
-            assert!(again.headers().keys().all(|name| !is_hop_by_hop(name.as_str().as_bytes())), "{shown}");
+        if let Ok(reparsed) = response_head(&parsed) {
+            assert_eq!(reparsed.status(), status, "{shown}");
+            assert!(
+                reparsed.headers().keys().all(|name| !is_hop_by_hop(name.as_str().as_bytes())),
+                "{shown}"
+            );
         }
-        taken = true;
+        accepted = true;
     }
-    taken
+    accepted
 }
 
 #[test]
