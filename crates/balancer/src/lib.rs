@@ -248,7 +248,7 @@ fn start(
         tracing::info!("listening control unix:{}: drain, reload, stop and what else acts", path.display());
     }
     if let Some(address) = admin.reports() {
-        let leases = if file.config.admin.lend { "leases, " } else { "" };
+        let leases = if file.config.admin.leases { "leases, " } else { "" };
         tracing::info!(
             "listening reports {address}: POST /v1/report, {leases}object references, nothing else"
         );
@@ -294,7 +294,7 @@ fn admin_endpoints(
         names,
         mut control,
         reports,
-        lend,
+        leases,
         register,
         control_is_set: written,
         tls,
@@ -315,7 +315,7 @@ fn admin_endpoints(
     let audit = open_audit_log(audit.as_deref(), "admin")?;
     warn_if_unaudited(tls.is_some(), audit.as_deref(), "admin");
     let secured = tls.map(|(tls, jwt, keytab)| SecuredConfig { tls, jwt, keytab, rules: Arc::clone(rules) });
-    let reports_only = !lend;
+    let reports_only = !leases;
     Ok(plimsoll_admin::Config {
         listen,
         names,

@@ -12,7 +12,7 @@ use super::diagnostic::{ConfigDiagnostic, quoted};
 use super::spans::SpanTree;
 use super::{
     BindingMode, Config, GroupConfig, ListenerConfig, ListenerProtocol, MemberProtocol, OutlierConfig,
-    RebindMode, TimeSpan, acme, admin_endpoints, affinity, discover, expression, fleet, group, hand_over,
+    RebindMode, TimeSpan, acme, admin_endpoints, affinity, discover, drain_hook, expression, fleet, group,
     health, monitor, scaler, store, suggest, tls, trace, xds,
 };
 
@@ -26,7 +26,7 @@ pub(super) fn check(config: &Config, spots: &SpanTree, text: &str, found: &mut V
         );
         let hint = match config.admin.reports.0 {
             None => "add [[listener]] with an address and a group, or [admin] reports to lend members",
-            Some(_) => "add [[listener]] with an address and a group, or take out `lend = false`",
+            Some(_) => "add [[listener]] with an address and a group, or take out `leases = false`",
         };
         found.push(problem.hint(hint));
     }
@@ -94,7 +94,7 @@ pub(super) fn check(config: &Config, spots: &SpanTree, text: &str, found: &mut V
 
 /// Returns `true` if members are lent by leases: then a group can be used without a listener, too.
 fn lends_members(config: &Config) -> bool {
-    config.admin.reports.0.is_some() && config.admin.lend
+    config.admin.reports.0.is_some() && config.admin.leases
 }
 
 /// Checks that no address is used twice.
@@ -188,7 +188,7 @@ fn check_listener(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<Co
             found.push(ConfigDiagnostic::warning(table.key_span(key), message));
         }
     };
-    for key in ["forwarded", "half_close", "trusted", "max_head", "priority", "upgrades"] {
+    for key in ["forwarded", "half_close", "trusted", "max_header_bytes", "priority", "upgrades"] {
         idle(spot, key, &[ListenerProtocol::Http, ListenerProtocol::Https]);
     }
     let streams = [
@@ -207,7 +207,7 @@ fn check_listener(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<Co
     }
     idle(spot, "public", &[ListenerProtocol::Iiop]);
     idle(spot, "max_flows", &[ListenerProtocol::Udp]);
-    idle(spot, "move_idle", &[ListenerProtocol::Tcp]);
+    idle(spot, "rebind_idle", &[ListenerProtocol::Tcp]);
     if spot.has_key("timeouts") {
         let spot = spot.key("timeouts");
         idle(spot, "head", &[ListenerProtocol::Http, ListenerProtocol::Https, ListenerProtocol::Xds]);
@@ -255,7 +255,7 @@ fn check_binding(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<Con
         found.push(ConfigDiagnostic::error(spot.key("binding").value_span(), message).hint(hint));
         return;
     }
-    for key in ["rebind", "move_idle"].into_iter().filter(|key| spot.has_key(key)) {
+    for key in ["rebind", "rebind_idle"].into_iter().filter(|key| spot.has_key(key)) {
         if binding != BindingMode::OnDemand {
             let message = format!("`{key}` has no effect: clients are bound {}", binding.name());
             let problem = ConfigDiagnostic::warning(spot.key_span(key), message);
@@ -277,7 +277,7 @@ fn check_group(group: &GroupConfig, spot: &SpanTree, text: &str, found: &mut Vec
     }
     discover::check(group, spot, found);
     scaler::check(group, spot, found);
-    hand_over::check(group, spot, found);
+    drain_hook::check(group, spot, found);
     tls::check_members(group, spot, found);
     if spot.has_key("members") && group.members.is_empty() && !spot.is_broken("members") {
         found.push(ConfigDiagnostic::error(

@@ -121,7 +121,7 @@ fn bounds(draft: &mut ImportDraft, group: &mut DraftGroup) {
     let mut of = BoundsNotes { draft, line: group.line, of: group.name.clone() };
     members(&mut of, group);
     of.number("max_connections", &mut group.limit, 1, 1_000_000);
-    of.number("pool", &mut group.pool, 0, 65_536);
+    of.number("max_idle_connections", &mut group.max_idle_connections, 0, 65_536);
     of.time("queue_timeout", &mut group.queue_timeout, MS, UNBOUNDED);
     of.time("slow_start", &mut group.slow_start, Duration::ZERO, Duration::from_secs(3600));
     of.time("timeouts.connect", &mut group.connect, MS, UNBOUNDED);

@@ -223,7 +223,7 @@ pub(crate) fn target_text(target: ScaleTarget) -> String {
     match target {
         ScaleTarget::Utilization(part) => format!("utilization {part}"),
         ScaleTarget::ResponseTime(seconds) => format!("response_time {seconds}"),
-        ScaleTarget::HeadRoom(part) => format!("head_room {part}"),
+        ScaleTarget::HeadRoom(part) => format!("headroom {part}"),
     }
 }
 

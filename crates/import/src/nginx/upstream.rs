@@ -90,7 +90,9 @@ fn group(
                     (client, path, header and cookie are keys)",
                 ),
             },
-            "keepalive" if one.first().parse::<u64>().is_ok() => group.pool = one.first().parse().ok(),
+            "keepalive" if one.first().parse::<u64>().is_ok() => {
+                group.max_idle_connections = one.first().parse().ok()
+            }
             "zone" => {}
             "include" => draft.note_as(
                 LossClass::Changed,
@@ -99,7 +101,7 @@ fn group(
                 unsupported::unused_reason("include", streams),
             ),
             "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {
-                draft.note(one.line, one.text(), "idle connections are kept for pool_idle");
+                draft.note(one.line, one.text(), "idle connections are kept for pool_idle_timeout");
             }
             "sticky" | "sticky_cookie_insert" => {
                 draft.note(one.line, one.text(), "write affinity = { cookie = \"NAME\" } at the listener");

@@ -45,7 +45,7 @@ pub(super) fn config(
             let share = settings.queue.map(|queue| (queue as usize).div_ceil(members.len().max(1)).max(1));
             let _ = share.map_or(Ok(()), |queue| write!(text, " maxqueue {queue}"));
         }
-        if let Some(pool) = settings.pool {
+        if let Some(pool) = settings.max_idle_connections {
             let _ = write!(text, " pool-max-conn {pool}");
         }
         if let Some(slow) = settings.slow_start.filter(|span| !span.0.is_zero()) {

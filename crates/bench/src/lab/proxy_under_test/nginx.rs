@@ -34,9 +34,9 @@ pub(super) fn config(
     }
     // As root nginx would give up its privileges and then could not access the folder.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    let pool = settings.pool.unwrap_or(128);
+    let pool = settings.max_idle_connections.unwrap_or(128);
     let each = settings.per_try.map_or(60_000, |span| span.0.as_millis().max(1));
-    let idle = settings.pool_idle.map_or(60, |span| span.0.as_secs().max(1));
+    let idle = settings.pool_idle_timeout.map_or(60, |span| span.0.as_secs().max(1));
     format!(
         "{user}\ndaemon off; master_process off; pid nginx.pid; error_log stderr;\n\
          events {{ worker_connections 8192; }}\nhttp {{\n  access_log off;\n  client_body_temp_path .;\n  \

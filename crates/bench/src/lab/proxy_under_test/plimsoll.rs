@@ -73,8 +73,8 @@ pub(super) fn config(
             HealthCheckKind::Off => None,
         },
     );
-    set("pool", settings.pool.map(Into::into));
-    set("pool_idle", settings.pool_idle.map(|span| time(span).into()));
+    set("max_idle_connections", settings.max_idle_connections.map(Into::into));
+    set("pool_idle_timeout", settings.pool_idle_timeout.map(|span| time(span).into()));
     set("max_connections", settings.max_connections.map(Into::into));
     set("queue", settings.queue.map(Into::into));
     set("queue_timeout", settings.queue_timeout.map(|span| time(span).into()));
@@ -161,8 +161,8 @@ fn scaler(hire: &ScalerSetup) -> Value {
     let time = |DurationValue(time): DurationValue| format!("{}us", time.as_micros());
     let rules = &hire.scaler.settings;
     let target = match hire.scaler.policy {
-        ScalingPolicy::Utilization => serde_json::json!({ "utilization": 1.0 - rules.head_room }),
-        _ => serde_json::json!({ "head_room": rules.head_room }),
+        ScalingPolicy::Utilization => serde_json::json!({ "utilization": 1.0 - rules.headroom }),
+        _ => serde_json::json!({ "headroom": rules.headroom }),
     };
     let mut table = serde_json::json!({
         "min": rules.min,
@@ -171,8 +171,8 @@ fn scaler(hire: &ScalerSetup) -> Value {
         "interval": time(rules.interval),
         "start_time": time(rules.start),
         "stabilize": time(rules.stabilize),
-        "cool_down": { "up": "0s", "down": time(rules.cool_down) },
-        "step": { "up": rules.step.up, "down": rules.step.down },
+        "cool_down": { "scale_out": "0s", "scale_in": time(rules.cool_down) },
+        "step": { "scale_out": rules.step.scale_out, "scale_in": rules.step.scale_in },
         "process": { "command": hire.command, "log": "m{index}.log" },
     });
     if let Some(count) = hire.count {
@@ -180,8 +180,8 @@ fn scaler(hire: &ScalerSetup) -> Value {
         table["min"] = count.into();
         table["max"] = count.into();
         table["stabilize"] = "0s".into();
-        table["cool_down"]["down"] = "0s".into();
-        table["step"] = serde_json::json!({ "up": rules.max, "down": rules.max });
+        table["cool_down"]["scale_in"] = "0s".into();
+        table["step"] = serde_json::json!({ "scale_out": rules.max, "scale_in": rules.max });
     }
     table
 }
