@@ -1,4 +1,4 @@
-"""What the balancer tells before it takes a member's sessions away (`[group.hand_over]`): has the member release them.
+"""What the balancer tells before it takes a member's sessions away (`[group.drain_hook]`): has the member release them.
 
     hook.py PORT
 

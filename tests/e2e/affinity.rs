@@ -227,7 +227,7 @@ fn clients_leave_a_member_that_may_not_be_used_and_stay_where_they_went() {
 #[test]
 fn a_drained_member_may_keep_its_sessions_until_they_end() {
     let (one, other) = (named("one"), named("other"));
-    let rest = "strategy = \"first_available\"\ndrained_sessions = \"stay\"\n";
+    let rest = "strategy = \"first_available\"\non_drain = \"stay\"\n";
     let text = file("{ ttl = \"10s\" }", &[&one, &other], rest);
     let balancer = Balancer::start(&format!("threads = 2\n{text}"));
     let mut browsers: Vec<Browser> = (0..5).map(|_| Browser::default()).collect();
@@ -267,14 +267,14 @@ fn a_drained_member_may_keep_its_sessions_until_they_end() {
 #[test]
 fn sessions_that_stayed_go_with_a_reload_or_when_the_member_is_disabled() {
     let (one, other) = (named("one"), named("other"));
-    let rest = "strategy = \"first_available\"\ndrained_sessions = \"stay\"\n";
+    let rest = "strategy = \"first_available\"\non_drain = \"stay\"\n";
     let text = file("{}", &[&one, &other], rest);
     let balancer = Balancer::start(&format!("threads = 2\n{text}"));
     let [mut back, mut late] = [Browser::default(), Browser::default()];
     assert!(back.visit(balancer.address()).0 == "one" && late.visit(balancer.address()).0 == "one");
     assert_eq!(balancer.run(&["drain", &one.address.to_string()]).code, Some(0));
     assert_eq!(back.visit(balancer.address()).0, "one");
-    balancer.reload(&format!("threads = 2\n{}", text.replace("drained_sessions = \"stay\"\n", "")));
+    balancer.reload(&format!("threads = 2\n{}", text.replace("on_drain = \"stay\"\n", "")));
     assert_eq!(back.visit(balancer.address()).0, "other", "a reload says that they go");
     balancer.reload(&format!("threads = 2\n{text}"));
     assert_eq!(late.visit(balancer.address()).0, "one");
@@ -285,7 +285,7 @@ fn sessions_that_stayed_go_with_a_reload_or_when_the_member_is_disabled() {
 #[test]
 fn connections_may_stay_with_a_drained_member_until_they_end() {
     let (one, other) = (named("one"), named("other"));
-    let rest = "strategy = \"first_available\"\ndrained_sessions = \"stay\"\n";
+    let rest = "strategy = \"first_available\"\non_drain = \"stay\"\n";
     let addresses = [one.address, other.address];
     let balancer = Balancer::start(&listening("binding = \"per_session\"\n", &addresses, rest));
     let ask = |client: &mut Wire| {

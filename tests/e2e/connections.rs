@@ -6,7 +6,7 @@ use crate::stage::{Balancer, Member, Nginx, Script, Wire, curl, get, listening, 
 fn connections_to_members_are_reused() {
     let nginx = Nginx::http("");
     nginx.file("page", b"the page");
-    let text = "threads = 1\n".to_owned() + &web(&[nginx.address], "pool_idle = \"1h\"\n");
+    let text = "threads = 1\n".to_owned() + &web(&[nginx.address], "pool_idle_timeout = \"1h\"\n");
     let balancer = Balancer::start(&text);
     let mut client = Wire::connect(balancer.address());
     for _ in 0..200 {
@@ -183,7 +183,7 @@ fn ipv6_and_names_on_both_sides() {
 fn heads_may_be_long_up_to_the_limit_on_both_sides() {
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Long: {}\r\n\r\n", "a".repeat(60_000));
     let member = Script::answering(answer);
-    let balancer = Balancer::start(&listening("max_head = 65536", &[member.address], ""));
+    let balancer = Balancer::start(&listening("max_header_bytes = 65536", &[member.address], ""));
     for length in [1000, 30_000, 60_000] {
         let mut client = Wire::connect(balancer.address());
         client.send(format!("GET / HTTP/1.1\r\nHost: x\r\nCookie: {}\r\n\r\n", "a".repeat(length)));

@@ -340,10 +340,10 @@ fn one_balancer_finds_members_by_the_domain_of_another() {
         let group = inner.group("web");
         group["members"].as_array().unwrap().iter().all(|member| member["state"] == "up")
     });
-    // The inner balancer alternates the first member; `hold` is for the other one.
+    // The inner balancer alternates the first member; `stale_ttl` is for the other one.
     let config = text(&format!(
         "[[group.discover]]\nsrv = \"_http._tcp.web.test\"\nresolver = [\"127.0.0.1:{port}\"]\nmin = \
-         \"100ms\"\nmax = \"100ms\"\nhold = \"1m\"\n"
+         \"100ms\"\nmax = \"100ms\"\nstale_ttl = \"1m\"\n"
     ));
     let balancer = Balancer::start(&config);
     has(&balancer, &[a, b]);
@@ -450,14 +450,14 @@ fn a_source_that_flaps_changes_little() {
         })
     };
     let source = format!("http = \"http://{}/\"\ninterval = \"100ms\"\n", server.address);
-    let balancer = Balancer::start(&text(&format!("[[group.discover]]\n{source}hold = \"1m\"\n")));
+    let balancer = Balancer::start(&text(&format!("[[group.discover]]\n{source}stale_ttl = \"1m\"\n")));
     has(&balancer, &[a, b]);
     let load = Load::start(balancer.address(), "GET", 100.0);
     let count = |what: &std::sync::atomic::AtomicUsize| what.load(std::sync::atomic::Ordering::SeqCst);
     let before = count(&asked);
     until("twenty more answers", || count(&asked) > before + 20);
     assert!(events(&balancer, "members_discovered").len() <= 2, "they are held");
-    // Without `hold` the members come and go, no request fails, and the changes are fewer than the answers.
+    // Without `stale_ttl` members come and go, no request fails, and there are fewer changes than answers.
     balancer.reload(&text(&format!("[[group.discover]]\n{source}")));
     let (begun, told) = (count(&asked), events(&balancer, "members_discovered").len());
     until("forty more answers", || count(&asked) > begun + 40);

@@ -40,7 +40,7 @@ fn judge(balancer: &Balancer, more: &[&str]) {
 }
 
 /// The settings of the interop server's group: load reports are passed to the client, which tests them.
-const GROUP: &str = "protocol = \"h2\"\nreport_header = \"pass\"\n";
+const GROUP: &str = "protocol = \"h2\"\nload_report_header = \"pass\"\n";
 
 #[test]
 fn the_interop_client_passes_through() {

@@ -139,7 +139,7 @@ fn filled(block: &str) -> Vec<String> {
     if let Some(of_group) = of_group.filter(|_| !block.contains("[[group]]")) {
         let (before, of_group) = block.split_at(of_group);
         let scaler = match of_group.starts_with("[group.scaler.") {
-            true => "health = { tcp = true }\n[group.scaler]\nmax = 2\ntarget = { head_room = 0.3 }\n",
+            true => "health = { tcp = true }\n[group.scaler]\nmax = 2\ntarget = { headroom = 0.3 }\n",
             false => "",
         };
         return vec![format!("{before}{web}{scaler}{of_group}")];

@@ -106,7 +106,7 @@ fn upgrade() {
 
 #[test]
 fn scaler() {
-    let scaler = "health = { tcp = true }\n[group.scaler]\nmin = 2\nmax = 10\ntarget = { head_room = 0.3 }\n\
+    let scaler = "health = { tcp = true }\n[group.scaler]\nmin = 2\nmax = 10\ntarget = { headroom = 0.3 }\n\
                   [group.scaler.process]\ncommand = [\"plimsoll\", \"member\", \"--listen\", \
                   \"{address}\"]\n";
     Walk::guide("scaler.md").with(WEB).with(scaler).go();

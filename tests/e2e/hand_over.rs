@@ -1,4 +1,4 @@
-//! `[group.hand_over]`: the hook runs before a member that is drained, or under alert, loses its sessions.
+//! `[group.drain_hook]`: the hook runs before a member that is drained, or under alert, loses its sessions.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn who(wire: &mut Wire) -> String {
 /// Starts a balancer that binds sessions to two members, with a hook at `url`.
 fn balancer(members: &[Member], url: &str, timeout: &str) -> Balancer {
     let rest = format!(
-        "strategy = \"first_available\"\n[group.hand_over]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n"
+        "strategy = \"first_available\"\n[group.drain_hook]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n"
     );
     let all: Vec<_> = members.iter().map(|member| member.address).collect();
     Balancer::start(&listening("binding = \"per_session\"", &all, &rest))
@@ -76,7 +76,7 @@ fn kinds(balancer: &Balancer) -> Vec<(String, String)> {
 fn on_demand(members: &[Member], url: &str, timeout: &str) -> (Balancer, Vec<Wire>) {
     let rest = format!(
         "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\ninterval = \"1m\"\n\
-         [group.hand_over]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n"
+         [group.drain_hook]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n"
     );
     let all: Vec<_> = members.iter().map(|member| member.address).collect();
     let balancer = Balancer::start(&listening("binding = \"on_demand\"", &all, &rest));

@@ -47,7 +47,7 @@ fn what_a_member_says_is_used_and_kept_from_clients() {
         |name: &str| format!("plimsoll_member_{name}{{group=\"web\",member=\"{}\"}}", member.address);
     assert_eq!((balancer.metric(&series("knee")), balancer.metric(&series("limit"))), (4.0, 8.0));
 
-    let passing = Balancer::start(&web(&[member.address], "report_header = \"pass\"\n"));
+    let passing = Balancer::start(&web(&[member.address], "load_report_header = \"pass\"\n"));
     assert_eq!(get(passing.address(), "/").field("endpoint-load-metrics"), Some(IDLE));
 }
 

@@ -155,7 +155,7 @@ fn a_configuration_without_listeners_lends_members() {
 fn reports_may_be_taken_without_lending_members() {
     let one = member("one");
     let text = web(&[one.address], "");
-    let balancer = Balancer::start(&format!("{text}\n[admin]\nlend = false\n"));
+    let balancer = Balancer::start(&format!("{text}\n[admin]\nleases = false\n"));
     let (status, why) = ask(&balancer, "POST", "web/bind", &Value::Null);
     assert_eq!(status, 404, "{why}");
     assert_eq!(why["error"], "there is nothing here but POST /v1/report and GET /v1/groups/NAME/ior");

@@ -34,7 +34,10 @@ fn fifty_reloads_under_load_fail_no_request() {
         let list =
             format!("[{{ address = \"{stays}\", capacity = {capacity} }}, {}", &members_list(&here)[1..]);
         // No group rejects anything, however late the machine is.
-        let rest = format!("strategy = \"{strategy}\"\nadmission = false\n{PATIENT}pool = {}\n", 100 + step);
+        let rest = format!(
+            "strategy = \"{strategy}\"\nadmission = false\n{PATIENT}max_idle_connections = {}\n",
+            100 + step
+        );
         let text = web(&[stays], &rest);
         text.replace(&members_list(&[stays]), &list)
     };
@@ -241,7 +244,7 @@ fn connections_to_a_member_that_left_are_closed() {
     });
     let stays = Member::start(&[]);
     // With this configuration only the removal of the member closes its connections so soon.
-    let rest = "pool_idle = \"1h\"\nstrategy = \"first_available\"\n";
+    let rest = "pool_idle_timeout = \"1h\"\nstrategy = \"first_available\"\n";
     let balancer = Balancer::start(&web(&[leaves.address, stays.address], rest));
     assert_eq!(get(balancer.address(), "/").status, 200);
     assert!(!closed.load(SeqCst));

@@ -131,7 +131,7 @@ fn a_group_grows_and_shrinks_with_its_load_and_loses_no_request() {
     let mark = Mark::new();
     let scaler_table = "min = 1\nmax = 4\ntarget = { response_time = \"800ms\" }\ninterval = \
                         \"500ms\"\nstart_time = \"1s\"\n\
-                        stabilize = \"3s\"\ncool_down = { up = \"1s\", down = \"1s\" }\n";
+                        stabilize = \"3s\"\ncool_down = { scale_out = \"1s\", scale_in = \"1s\" }\n";
     let balancer = Balancer::start(&text("", &(scaler_table.to_owned() + &servers(&mark, ""))));
     until("one that serves", || checked(&balancer) == 1);
     let mut base = Load::start(balancer.address(), "GET", 4.0);
@@ -187,7 +187,7 @@ fn one_that_is_killed_is_replaced() {
 fn members_end_with_the_balancer_and_a_killed_one_finds_them_again() {
     let (mark, folder) = (Mark::new(), Folder::new());
     let state = folder.join("web.processes").display().to_string();
-    let table = "min = 2\nmax = 2\ntarget = { head_room = 0.3 }\ninterval = \"200ms\"\n";
+    let table = "min = 2\nmax = 2\ntarget = { headroom = 0.3 }\ninterval = \"200ms\"\n";
     let config = text("", &(table.to_owned() + &servers(&mark, &format!("state = \"{state}\"\n"))));
     let mut balancer = Balancer::start_in(folder, &config);
     until("two that serve", || checked(&balancer) == 2);
@@ -214,7 +214,7 @@ fn a_command_that_is_wrong_starts_no_storm_and_the_others_serve_on() {
     let tries = folder.join("tries");
     let group = format!("members = {}", members_list(&[fixed.address]));
     let table = format!(
-        "min = 3\nmax = 3\ntarget = {{ head_room = 0.3 }}\ninterval = \"100ms\"\n[group.scaler.process]\n\
+        "min = 3\nmax = 3\ntarget = {{ headroom = 0.3 }}\ninterval = \"100ms\"\n[group.scaler.process]\n\
          command = [\"sh\", \"-c\", \"echo {{port}} $(cat /proc/uptime) >> {}; exit 3\"]\n",
         tries.display()
     );
@@ -248,7 +248,7 @@ fn a_command_that_is_wrong_starts_no_storm_and_the_others_serve_on() {
 fn what_would_be_done_is_said_and_not_done() {
     let fixed = Member::start(&[]);
     let group = format!("members = {}", members_list(&[fixed.address]));
-    let table = "min = 2\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \"100ms\"\ndry_run = true\n";
+    let table = "min = 2\nmax = 5\ntarget = { headroom = 0.3 }\ninterval = \"100ms\"\ndry_run = true\n";
     let mark = Mark::new();
     let balancer = Balancer::start(&text(&group, &(table.to_owned() + &servers(&mark, ""))));
     until("it would start one", || scaler(&balancer)["actions"][0] == "start 1 member");

@@ -50,7 +50,7 @@ fn text(api: &Api, folder: &Folder, min: u32) -> String {
         "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \
          \"0s\"\n\
          health = {{ tcp = true, interval = \"100ms\", fall = 1 }}\n[[group.discover]]\nfile = \"{}\"\n\
-         [group.scaler]\nmin = {min}\nmax = 9\ntarget = {{ head_room = 0.3 }}\ninterval = \
+         [group.scaler]\nmin = {min}\nmax = 9\ntarget = {{ headroom = 0.3 }}\ninterval = \
          \"100ms\"\nstart_time = \"1s\"\n\
          [group.scaler.kubernetes]\nname = \"web\"\ntls = false\nserver = \"{}\"\naccount = \"{}\"\n",
         folder.join("members").display(),

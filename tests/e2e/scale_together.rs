@@ -15,8 +15,8 @@ fn text(etcd: &Etcd, scaler: &str) -> String {
          group = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
          strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\nhealth = \
          {{ tcp = true, interval = \"100ms\" }}\n\
-         [group.scaler]\ntarget = {{ head_room = 0.3 }}\ninterval = \"200ms\"\ncool_down = \
-         {{ up = \"0s\", down = \"0s\" }}\n\
+         [group.scaler]\ntarget = {{ headroom = 0.3 }}\ninterval = \"200ms\"\ncool_down = \
+         {{ scale_out = \"0s\", scale_in = \"0s\" }}\n\
          stabilize = \"1s\"\ndrain = \"2s\"\n{scaler}",
         etcd.endpoints()
     )

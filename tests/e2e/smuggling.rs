@@ -145,7 +145,7 @@ fn how_it_is_cut_into_packets_changes_nothing() {
 #[test]
 fn other_refusals_have_other_statuses_and_reach_nobody_either() {
     let (member, seen) = witness();
-    let balancer = Balancer::start(&listening("max_head = 8192", &[member.address], ""));
+    let balancer = Balancer::start(&listening("max_header_bytes = 8192", &[member.address], ""));
     let long = format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(9000));
     let wide = format!("GET / HTTP/1.1\r\nHost: x\r\nCookie: {}\r\n\r\n", "a".repeat(9000));
     let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "a: b\r\n".repeat(500));

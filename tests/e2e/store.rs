@@ -77,7 +77,7 @@ fn what_operators_did_outlives_a_kill() {
 
 /// The table of a scaler that only advises and starts no members.
 const COUNTED: &str =
-    "[group.scaler]\nmin = 1\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \"100ms\"\nadvice = true\n";
+    "[group.scaler]\nmin = 1\nmax = 5\ntarget = { headroom = 0.3 }\ninterval = \"100ms\"\nadvice = true\n";
 
 #[test]
 fn what_operators_said_of_a_scaler_outlives_a_kill() {

@@ -101,7 +101,7 @@ fn scalers_balancing_and_listeners_are_told_to_all() {
     let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
     let port = crate::stage::free_port();
     let listener = format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"web\"\n");
-    let counted = "[group.scaler]\nmin = 1\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \
+    let counted = "[group.scaler]\nmin = 1\nmax = 5\ntarget = { headroom = 0.3 }\ninterval = \
         \"100ms\"\nadvice = true\n";
     let plain = text(&etcd, &all, "", "") + counted;
     let (one, other) = (Balancer::start(&plain), Balancer::start(&plain));

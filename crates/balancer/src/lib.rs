@@ -262,7 +262,7 @@ fn start_balancer(
         tracing::info!("listening control unix:{}: drain, reload, stop and what else acts", path.display());
     }
     if let Some(address) = admin.reports() {
-        let leases = if file.config.admin.lend { "leases, " } else { "" };
+        let leases = if file.config.admin.leases { "leases, " } else { "" };
         tracing::info!(
             "listening reports {address}: POST /v1/report, {leases}object references, nothing else"
         );
@@ -304,7 +304,7 @@ fn admin_endpoints(
     rules: &Arc<ActiveRules>,
 ) -> Result<plimsoll_admin::Config, BalancerError> {
     let AdminConfig {
-        listen, names, mut control, reports, lend, register, control_is_set, tls, audit, ..
+        listen, names, mut control, reports, leases, register, control_is_set, tls, audit, ..
     } = file.admin();
     if let Some(path) = control.clone().filter(|_| !control_is_set) {
         config::create_folder(&path);
@@ -320,7 +320,7 @@ fn admin_endpoints(
     let audit = open_audit_log(audit.as_deref(), "admin")?;
     warn_if_unaudited(tls.is_some(), audit.as_deref(), "admin");
     let secured = tls.map(|(tls, jwt, keytab)| SecuredConfig { tls, jwt, keytab, rules: Arc::clone(rules) });
-    let reports_only = !lend;
+    let reports_only = !leases;
     Ok(plimsoll_admin::Config {
         listen,
         names,

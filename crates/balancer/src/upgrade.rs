@@ -219,7 +219,7 @@ pub struct SocketSet {
 
 impl SocketSet {
     /// Returns the number of sockets.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.sockets.len()
     }
 

@@ -12,7 +12,7 @@ use super::diagnostic::{ConfigDiagnostic, quoted};
 use super::spans::SpanTree;
 use super::{
     BindingMode, Config, GroupConfig, ListenerConfig, ListenerProtocol, MemberProtocol, OutlierConfig,
-    RebindMode, TimeSpan, acme, admin_endpoints, affinity, discover, expression, fleet, group, hand_over,
+    RebindMode, TimeSpan, acme, admin_endpoints, affinity, discover, drain_hook, expression, fleet, group,
     health, monitor, scaler, store, suggest, tls, trace, xds,
 };
 
@@ -36,7 +36,7 @@ pub(super) fn check(
         );
         let hint = match config.admin.reports.0 {
             None => "add [[listener]] with an address and a group, or [admin] reports to lend members",
-            Some(_) => "add [[listener]] with an address and a group, or take out `lend = false`",
+            Some(_) => "add [[listener]] with an address and a group, or take out `leases = false`",
         };
         diagnostics.push(problem.hint(hint));
     }
@@ -110,7 +110,7 @@ pub(super) fn check(
 
 /// Returns `true` if members are lent by leases: then a group can be used without a listener, too.
 fn lends_members(config: &Config) -> bool {
-    config.admin.reports.0.is_some() && config.admin.lend
+    config.admin.reports.0.is_some() && config.admin.leases
 }
 
 /// Checks that no address is used twice.
@@ -205,7 +205,7 @@ fn check_listener(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &mut
             diagnostics.push(ConfigDiagnostic::warning(table.key_span(key), message));
         }
     };
-    for key in ["forwarded", "half_close", "trusted", "max_head", "priority", "upgrades"] {
+    for key in ["forwarded", "half_close", "trusted", "max_header_bytes", "priority", "upgrades"] {
         idle(spans, key, &[ListenerProtocol::Http, ListenerProtocol::Https]);
     }
     let streams = [
@@ -224,7 +224,7 @@ fn check_listener(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &mut
     }
     idle(spans, "public", &[ListenerProtocol::Iiop]);
     idle(spans, "max_flows", &[ListenerProtocol::Udp]);
-    idle(spans, "move_idle", &[ListenerProtocol::Tcp]);
+    idle(spans, "rebind_idle", &[ListenerProtocol::Tcp]);
     if spans.has_key("timeouts") {
         let spans = spans.key("timeouts");
         idle(spans, "head", &[ListenerProtocol::Http, ListenerProtocol::Https, ListenerProtocol::Xds]);
@@ -274,7 +274,7 @@ fn check_binding(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &mut 
         diagnostics.push(ConfigDiagnostic::error(spans.key("binding").value_span(), message).hint(hint));
         return;
     }
-    for key in ["rebind", "move_idle"].into_iter().filter(|key| spans.has_key(key)) {
+    for key in ["rebind", "rebind_idle"].into_iter().filter(|key| spans.has_key(key)) {
         if binding != BindingMode::OnDemand {
             let message = format!("`{key}` has no effect: clients are bound {}", binding.name());
             let problem = ConfigDiagnostic::warning(spans.key_span(key), message);
@@ -296,7 +296,7 @@ fn check_group(group: &GroupConfig, spans: &SpanTree, text: &str, diagnostics: &
     }
     discover::check(group, spans, diagnostics);
     scaler::check(group, spans, diagnostics);
-    hand_over::check(group, spans, diagnostics);
+    drain_hook::check(group, spans, diagnostics);
     tls::check_members(group, spans, diagnostics);
     if spans.has_key("members") && group.members.is_empty() && !spans.is_broken("members") {
         diagnostics.push(ConfigDiagnostic::error(

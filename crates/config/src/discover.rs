@@ -105,7 +105,7 @@ pub struct DiscoverConfig {
     /// of their members each time.
     #[schemars(extend("x-maximum" = "1h"))]
     #[serde(default = "millis::<0>")]
-    pub hold: TimeSpan,
+    pub stale_ttl: TimeSpan,
 }
 
 /// Address families to use.
@@ -195,7 +195,7 @@ impl DiscoverConfig {
         };
         // A registered member deregisters when it leaves, or its registration expires.
         let allow_empty = self.allow_empty || self.registered;
-        Some(SourceSettings { kind, allow_empty, hold_time: self.hold.0 })
+        Some(SourceSettings { kind, allow_empty, hold_time: self.stale_ttl.0 })
     }
 }
 

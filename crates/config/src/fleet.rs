@@ -56,12 +56,12 @@ pub struct FleetConfig {
     /// Number of balancers that check each member's health. They send the results to the others.
     #[schemars(range(min = 1, max = 16))]
     #[serde(default = "single")]
-    pub probers: usize,
+    pub checks_per_member: usize,
 
     /// Time for which a lost balancer keeps its share of the members' limits.
     #[schemars(extend("x-maximum" = "1d"))]
     #[serde(default = "millis::<60000>")]
-    pub forget: TimeSpan,
+    pub lost_peer_timeout: TimeSpan,
 }
 
 fn million() -> u64 {
@@ -148,8 +148,8 @@ impl ConfigFile {
             keys,
             interval: fleet.interval.0,
             bytes_per_second: fleet.bytes_per_second,
-            probers: fleet.probers,
-            forget_after: fleet.forget.0,
+            probers: fleet.checks_per_member,
+            forget_after: fleet.lost_peer_timeout.0,
         }))
     }
 }

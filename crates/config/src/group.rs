@@ -7,9 +7,9 @@ use super::diagnostic::ConfigDiagnostic;
 use super::root::{count, millis, one};
 use super::spans::SpanTree;
 use super::{
-    ConfigName, DiscoverConfig, FilePath, HandOverConfig, HashKey, IiopConfig, MemberAddress, MemberLocation,
-    MemberTls, MonitorConfig, ObjectKey, ObjectReference, OutlierConfig, PublicUrl, ScalerConfig,
-    StrategyConfig, TimeSpan,
+    ConfigName, DiscoverConfig, DrainHookConfig, FilePath, HashKey, IiopConfig, MemberAddress,
+    MemberLocation, MemberTls, MonitorConfig, ObjectKey, ObjectReference, OutlierConfig, PublicUrl,
+    ScalerConfig, StrategyConfig, TimeSpan,
 };
 
 /// A set of members that do the same work, and the distribution of work among them.
@@ -109,14 +109,14 @@ pub struct GroupConfig {
     /// connection after its request.
     #[schemars(range(min = 0, max = 65_536))]
     #[serde(default = "count::<256>")]
-    pub pool: usize,
+    pub max_idle_connections: usize,
 
     /// Maximum time that a connection stays idle before it is closed (http). The default of 4s is below the
     /// 5 s after which Node.js and Apache close theirs. A POST caught by such a close fails and cannot be
     /// retried.
     #[schemars(extend("x-minimum" = "1ms"))]
     #[serde(default = "millis::<4000>")]
-    pub pool_idle: TimeSpan,
+    pub pool_idle_timeout: TimeSpan,
 
     /// Version of the PROXY protocol header that begins each connection to a member. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,7 +132,7 @@ pub struct GroupConfig {
 
     /// Handling of the load reports in members' answers (the header `endpoint-load-metrics`, http).
     #[serde(default)]
-    pub report_header: ReportHeader,
+    pub load_report_header: LoadReportHeader,
 
     /// Active health checks. Without this section members count as up until their traffic fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,12 +157,12 @@ pub struct GroupConfig {
 
     /// Webhook that is called before a member that is drained, or under alert, loses sessions. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hand_over: Option<HandOverConfig>,
+    pub drain_hook: Option<DrainHookConfig>,
 
     /// Handling of http sessions that are bound to a member, by a cookie or by their connection, when it is
     /// drained.
     #[serde(default)]
-    pub drained_sessions: DrainedSessions,
+    pub on_drain: DrainPolicy,
 
     /// Object that clients of iiop listeners request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,7 +172,7 @@ pub struct GroupConfig {
 /// Handling of the sessions of a member that is drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum DrainedSessions {
+pub enum DrainPolicy {
     /// Sessions move to another member with their next request.
     #[default]
     Move,
@@ -287,7 +287,7 @@ pub struct MemberConfig {
 /// Handling of the load reports in members' answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ReportHeader {
+pub enum LoadReportHeader {
     /// Clients get no report.
     #[default]
     Strip,

@@ -20,10 +20,10 @@ mod corba;
 mod default_paths;
 mod diagnostic;
 mod discover;
+mod drain_hook;
 mod expression;
 mod fleet;
 mod group;
-mod hand_over;
 mod health;
 mod identifiers;
 pub mod limits;
@@ -33,6 +33,7 @@ mod members;
 mod monitor;
 mod ocsp;
 mod outlier;
+mod renamed;
 mod root;
 mod scaler;
 mod schema_check;
@@ -82,13 +83,13 @@ pub use corba::{IiopConfig, MemberLocation, ObjectKey, ObjectReference, Reposito
 pub use default_paths::{create_folder, default_control, default_controls, is_usable};
 pub use diagnostic::{ConfigDiagnostic, ConfigDiagnostics, Severity, SourceText};
 pub use discover::{DiscoverConfig, GroupDiscovery};
+pub use drain_hook::DrainHookConfig;
 pub use expression::ExpressionText;
 pub use fleet::{FleetConfig, host};
 pub use group::{
-    DrainedSessions, GroupConfig, HealthConfig, MemberConfig, MemberEntry, MemberProtocol, ProxyVersion,
-    ReportHeader, WhenAllDown,
+    DrainPolicy, GroupConfig, HealthConfig, LoadReportHeader, MemberConfig, MemberEntry, MemberProtocol,
+    ProxyVersion, WhenAllDown,
 };
-pub use hand_over::HandOverConfig;
 pub use identifiers::{
     ConfigName, CookieName, Domain, FilePath, HashKey, HeaderName, HostName, ProbeHost, ProbePath, PublicUrl,
     ServiceName, ServiceText, UpgradeName,

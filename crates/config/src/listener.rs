@@ -71,7 +71,7 @@ pub struct ListenerConfig {
     /// closed so that the client reconnects (tcp). `0s` for never.
     #[schemars(extend("x-maximum" = "24h"))]
     #[serde(default = "millis::<0>")]
-    pub move_idle: TimeSpan,
+    pub rebind_idle: TimeSpan,
 
     /// Length of the kernel's queue of connections not yet accepted. The kernel limits it to
     /// `net.core.somaxconn`.
@@ -113,7 +113,7 @@ pub struct ListenerConfig {
     /// Maximum size of a request head (431 above) and of an answer's head (502 above), in bytes (http).
     #[schemars(range(min = 1024, max = 65536))]
     #[serde(default = "count::<32768>")]
-    pub max_head: usize,
+    pub max_header_bytes: usize,
 
     /// Maximum number of concurrent flows (udp). At the limit, a new flow replaces one of less value, such as
     /// one that its member has never answered. If there is none, the new flow is refused. Default: as many as
@@ -246,7 +246,7 @@ impl BindingMode {
 #[serde(rename_all = "snake_case")]
 pub enum RebindMode {
     /// The session's next request (http), or its first datagram after a quiet second (udp), goes to another
-    /// member and the client notices nothing. A connection (tcp) is closed as `move_idle` allows.
+    /// member and the client notices nothing. A connection (tcp) is closed as `rebind_idle` allows.
     #[default]
     Silent,
     /// The answer to the session's next request carries `Connection: close`, so that the client reconnects

@@ -130,14 +130,14 @@ pub struct AdminSection {
     pub control: ControlAddresses,
 
     /// Address that accepts load reports of members (`POST /v1/report`), lends members to clients
-    /// (`POST /v1/groups/NAME/bind`; see `lend`) and shows the object references of groups. It does nothing
+    /// (`POST /v1/groups/NAME/bind`; see `leases`) and shows the object references of groups. It does nothing
     /// else. Use it only in a network of members and such clients: anyone who can reach it can report any
     /// load for any member. `off` for none, which is the default.
     pub reports: AdminListen,
 
     /// Lends members to clients over the address of `reports`. If `false`, members are lent only over control
     /// with TLS, to authorized clients.
-    pub lend: bool,
+    pub leases: bool,
 
     /// Lets members register over the address of `reports` (`PUT /v1/groups/NAME/members/MEMBER`), in groups
     /// with `registered = true`. Anyone who can reach that address can then direct clients to any server. If
@@ -196,7 +196,7 @@ impl Default for AdminSection {
             names: Vec::new(),
             control: ControlAddresses::One(ControlAddress::Unix("/run/plimsoll.sock".into())),
             reports: AdminListen(None),
-            lend: true,
+            leases: true,
             register: false,
             load_manager: AdminListen(None),
             load_interval: TimeSpan::millis(5_000),

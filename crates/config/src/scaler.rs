@@ -38,7 +38,7 @@ pub struct ScalerConfig {
     #[schemars(range(min = 1, max = 4096))]
     pub max: u32,
 
-    /// Target of the scaler: one of `utilization`, `response_time` and `head_room`.
+    /// Target of the scaler: one of `utilization`, `response_time` and `headroom`.
     pub target: ScalerTarget,
 
     /// Interval between two decisions.
@@ -148,7 +148,7 @@ pub struct ScalerTarget {
     /// Target for the free share of what the members can carry, by the load line.
     #[schemars(range(min = 0.05, max = 0.95))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub head_room: Option<f64>,
+    pub headroom: Option<f64>,
 }
 
 /// Cooldown periods.
@@ -157,16 +157,16 @@ pub struct ScalerTarget {
 pub struct CoolDownTimes {
     /// Time after a start of members before more are started.
     #[schemars(extend("x-maximum" = "1d"))]
-    pub up: TimeSpan,
+    pub scale_out: TimeSpan,
 
     /// Time after a start or removal of members before one is removed.
     #[schemars(extend("x-maximum" = "1d"))]
-    pub down: TimeSpan,
+    pub scale_in: TimeSpan,
 }
 
 impl Default for CoolDownTimes {
     fn default() -> Self {
-        Self { up: TimeSpan::millis(0), down: TimeSpan::millis(60_000) }
+        Self { scale_out: TimeSpan::millis(0), scale_in: TimeSpan::millis(60_000) }
     }
 }
 
@@ -176,16 +176,16 @@ impl Default for CoolDownTimes {
 pub struct StepLimits {
     /// Maximum number of members started at once.
     #[schemars(range(min = 1, max = 4096))]
-    pub up: u32,
+    pub scale_out: u32,
 
     /// Maximum number of members removed at once.
     #[schemars(range(min = 1, max = 4096))]
-    pub down: u32,
+    pub scale_in: u32,
 }
 
 impl Default for StepLimits {
     fn default() -> Self {
-        Self { up: 4, down: 1 }
+        Self { scale_out: 4, scale_in: 1 }
     }
 }
 
@@ -265,12 +265,12 @@ impl ScalerConfig {
     }
 
     fn scaling(&self, group: &GroupConfig) -> GroupScaling {
-        let ScalerTarget { utilization, response_time, head_room } = &self.target;
+        let ScalerTarget { utilization, response_time, headroom } = &self.target;
         let seconds = response_time.map(|target_time| ScaleTarget::ResponseTime(target_time.0.as_secs_f64()));
         let target = utilization
             .map(ScaleTarget::Utilization)
             .or(seconds)
-            .or_else(|| head_room.map(ScaleTarget::HeadRoom));
+            .or_else(|| headroom.map(ScaleTarget::HeadRoom));
         GroupScaling {
             group: group.name.0.as_str().into(),
             rules: ScalerSettings {
@@ -278,10 +278,10 @@ impl ScalerConfig {
                 max: self.max,
                 target: target.unwrap_or(ScaleTarget::HeadRoom(0.3)),
                 unit_capacity: self.capacity,
-                cool_up: self.cool_down.up.0,
-                cool_down: self.cool_down.down.0,
-                step_up: self.step.up,
-                step_down: self.step.down,
+                cool_up: self.cool_down.scale_out.0,
+                cool_down: self.cool_down.scale_in.0,
+                step_up: self.step.scale_out,
+                step_down: self.step.scale_in,
                 stabilize: self.stabilize.0,
                 start_time: self.start_time.0,
             },
@@ -326,19 +326,19 @@ pub(super) fn check(group: &GroupConfig, spans: &SpanTree, diagnostics: &mut Vec
         let key = if spans.has_key("min") { "min" } else { "max" };
         diagnostics.push(ConfigDiagnostic::error(spans.key(key).value_span(), message));
     }
-    let ScalerTarget { utilization, response_time, head_room } = &scaler.target;
-    let target_flags = [utilization.is_some(), response_time.is_some(), head_room.is_some()];
+    let ScalerTarget { utilization, response_time, headroom } = &scaler.target;
+    let target_flags = [utilization.is_some(), response_time.is_some(), headroom.is_some()];
     let target_count = target_flags.iter().filter(|is_set| **is_set).count();
     let target = spans.key("target");
     let is_target_broken = spans.is_broken("target")
-        || ["utilization", "response_time", "head_room"].iter().any(|key| target.is_broken(key));
+        || ["utilization", "response_time", "headroom"].iter().any(|key| target.is_broken(key));
     if target_count != 1 && !is_target_broken {
         let message = if target_count == 0 {
             "`target` aims at nothing"
         } else {
             "`target` aims at more than one thing"
         };
-        let hint = "write { utilization = 0.7 }, { response_time = \"50ms\" } or { head_room = 0.3 }";
+        let hint = "write { utilization = 0.7 }, { response_time = \"50ms\" } or { headroom = 0.3 }";
         diagnostics.push(ConfigDiagnostic::error(target.value_span(), message).hint(hint));
     }
     check_provider(scaler, group, (group_spans, spans), diagnostics);

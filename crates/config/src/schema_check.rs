@@ -20,7 +20,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ConfigDiagnostic, quoted};
 use super::spans::SpanTree;
-use super::{TimeSpan, suggest, text};
+use super::{TimeSpan, renamed, suggest, text};
 
 /// Returns the rest of `table` without its wrong values, the places of the rest, and the problems.
 pub(super) fn check<'i>(
@@ -102,9 +102,16 @@ impl<'s> SchemaWalk<'s> {
             let Some(property) =
                 properties.and_then(|properties_map| properties_map.get(name.get_ref().as_ref()))
             else {
+                spans.mark_broken(name.get_ref());
+                if let Some(new_name) = renamed::new_name(&self.path, name.get_ref()) {
+                    let message = format!("{} is called `{new_name}`", quoted(name.get_ref()));
+                    self.problems.push(ConfigDiagnostic::error(name.span(), message));
+                    // Its value is left out, so that nothing can be concluded from the new key either.
+                    spans.mark_broken(new_name);
+                    continue;
+                }
                 meant.extend(suggest::nearest(name.get_ref(), &allowed));
                 self.problems.push(self.unknown(noun, name.get_ref(), name.span(), &allowed));
-                spans.mark_broken(name.get_ref());
                 continue;
             };
             let key = name.get_ref().clone();

@@ -18,10 +18,10 @@ use plimsoll_wire::rfs::{KeyRing, service_id};
 use super::check::LOTTERY;
 use super::diagnostic::{ConfigDiagnostic, ConfigDiagnostics};
 use super::{
-    BindingMode, Config, ConfigFile, DiscoverConfig, Domain, DrainedSessions, ForwardedHeaders, GroupConfig,
-    HandOverConfig, HealthConfig, ListenerConfig, ListenerProtocol, MemberAddress, MemberConfig, MemberEntry,
-    MemberProtocol, MonitorConfig, OutlierConfig, ProxyVersion, RebindMode, ReportHeader, StrategyConfig,
-    WhenAllDown, affinity, default_control, tls, trace,
+    BindingMode, Config, ConfigFile, DiscoverConfig, Domain, DrainHookConfig, DrainPolicy, ForwardedHeaders,
+    GroupConfig, HealthConfig, ListenerConfig, ListenerProtocol, LoadReportHeader, MemberAddress,
+    MemberConfig, MemberEntry, MemberProtocol, MonitorConfig, OutlierConfig, ProxyVersion, RebindMode,
+    StrategyConfig, WhenAllDown, affinity, default_control, tls, trace,
 };
 
 /// The addresses at which the balancer is watched and controlled.
@@ -36,7 +36,7 @@ pub struct AdminConfig {
     /// The address of members' reports, and nothing else. `None` for off.
     pub reports: Option<SocketAddr>,
     /// Whether that address lends members, too.
-    pub lend: bool,
+    pub leases: bool,
     /// Whether it registers them.
     pub register: bool,
     /// The load manager, and its interval of asking. `None` for off.
@@ -305,13 +305,13 @@ impl ConfigFile {
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
         let names = admin.names.iter().map(Domain::host).collect();
-        let (lend, register, tls) = (admin.lend, admin.register, admin.control_section().tls_control());
+        let (leases, register, tls) = (admin.leases, admin.register, admin.control_section().tls_control());
         AdminConfig {
             listen,
             names,
             control,
             reports,
-            lend,
+            leases,
             register,
             load_manager,
             control_is_set: has_control,
@@ -411,7 +411,7 @@ fn listener_settings(listener: &ListenerConfig, machine: MachineDefaults) -> pro
             .public
             .as_ref()
             .map(|public_address| (public_address.host.as_str().into(), public_address.port)),
-        move_idle: listener.move_idle.0,
+        move_idle: listener.rebind_idle.0,
         backlog: u32::try_from(listener.backlog).unwrap_or(u32::MAX),
         accept_proxy: listener.accept_proxy,
         priority: listener.priority.as_ref().map(|header| header.0.as_str().into()),
@@ -423,7 +423,7 @@ fn listener_settings(listener: &ListenerConfig, machine: MachineDefaults) -> pro
         },
         half_close: listener.half_close,
         upgrades: listener.upgrades.iter().map(|name| name.0.as_str().into()).collect(),
-        max_head: listener.max_head,
+        max_head: listener.max_header_bytes,
         forwarded: match listener.forwarded {
             ForwardedHeaders::X => proxy::ForwardedHeaders::XForwarded,
             ForwardedHeaders::Rfc7239 => proxy::ForwardedHeaders::Rfc7239,
@@ -471,7 +471,7 @@ fn group_settings(group: &GroupConfig, members: Vec<MemberSpec>) -> Option<proxy
         aperture: group.aperture,
     };
     Some(proxy::GroupSettings {
-        strip_reports: group.report_header == ReportHeader::Strip,
+        strip_reports: group.load_report_header == LoadReportHeader::Strip,
         sample_reports: group.monitor.as_ref().and_then(MonitorConfig::sample_interval),
         session_load: group.monitor.as_ref().map_or(proxy::SessionLoad::Unknown, MonitorConfig::session_load),
         public: public_urls(group),
@@ -479,8 +479,8 @@ fn group_settings(group: &GroupConfig, members: Vec<MemberSpec>) -> Option<proxy
         addresses: BTreeMap::new(),
         iiop: Some(iiop_settings(group)),
         side_car: None,
-        hand_over: group.hand_over.as_ref().map(HandOverConfig::settings),
-        keeps_drained: group.drained_sessions == DrainedSessions::Stay,
+        hand_over: group.drain_hook.as_ref().map(DrainHookConfig::settings),
+        keeps_drained: group.on_drain == DrainPolicy::Stay,
         spec,
         probe: group.health.as_ref().map(HealthConfig::settings),
         key: group.key.0.clone(),
@@ -498,8 +498,8 @@ fn group_settings(group: &GroupConfig, members: Vec<MemberSpec>) -> Option<proxy
         max_rate: group.max_rate,
         queue: group.queue,
         queue_timeout: group.queue_timeout.0,
-        pool: group.pool,
-        pool_idle: group.pool_idle.0,
+        pool: group.max_idle_connections,
+        pool_idle: group.pool_idle_timeout.0,
         send_proxy: group.send_proxy.map(|version| match version {
             ProxyVersion::V1 => 1,
             ProxyVersion::V2 => 2,

@@ -71,7 +71,7 @@ mod tests {
         let group = |name: &str, rest: &str| format!("[[group]]\nname = \"{name}\"\n{rest}\n");
         let scaler = |max| {
             format!(
-                "health = {{ tcp = true }}\n[group.scaler]\nmin = 2\nmax = {max}\ntarget = {{ head_room = \
+                "health = {{ tcp = true }}\n[group.scaler]\nmin = 2\nmax = {max}\ntarget = {{ headroom = \
                  0.3 }}\n\
                  process = {{ command = [\"/bin/serve\", \"{{address}}\"] }}"
             )

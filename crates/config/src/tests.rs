@@ -13,6 +13,7 @@ use all::{ALL, ENDPOINTS};
 mod all;
 mod any;
 mod knobs;
+mod renamed;
 mod schema;
 mod strategies;
 mod tls;
@@ -332,7 +333,7 @@ fn every_key_reaches_the_settings() {
             names: vec!["lb1.example.org".into()],
             control: Some("/tmp/x.sock".into()),
             reports: Some(([127, 0, 0, 1], 9901).into()),
-            lend: false,
+            leases: false,
             register: true,
             load_manager: Some((([127, 0, 0, 1], 9904).into(), Duration::from_secs(2))),
             control_is_set: true,

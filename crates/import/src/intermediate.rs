@@ -250,7 +250,7 @@ pub(super) struct DraftGroup {
     /// The limit of members that have none of their own.
     pub(super) limit: Option<u64>,
     pub(super) queue_timeout: Option<Duration>,
-    pub(super) pool: Option<u64>,
+    pub(super) max_idle_connections: Option<u64>,
     pub(super) slow_start: Option<Duration>,
     /// The version of the protocol, 1 or 2.
     pub(super) send_proxy: Option<u8>,

@@ -125,7 +125,7 @@ fn clamp_bounds(draft: &mut ImportDraft, group: &mut DraftGroup) {
     let mut bounds_notes = BoundsNotes { draft, line: group.line, owner: group.name.clone() };
     members(&mut bounds_notes, group);
     bounds_notes.number("max_connections", &mut group.limit, 1, 1_000_000);
-    bounds_notes.number("pool", &mut group.pool, 0, 65_536);
+    bounds_notes.number("max_idle_connections", &mut group.max_idle_connections, 0, 65_536);
     bounds_notes.time("queue_timeout", &mut group.queue_timeout, MS, UNBOUNDED);
     bounds_notes.time("slow_start", &mut group.slow_start, Duration::ZERO, Duration::from_secs(3600));
     bounds_notes.time("timeouts.connect", &mut group.connect, MS, UNBOUNDED);

@@ -169,7 +169,7 @@ fn write_group(out: &mut String, group: &DraftGroup) {
     number(out, "max_connections", group.limit);
     time(out, "queue_timeout", group.queue_timeout);
     time(out, "slow_start", Some(group.slow_start.unwrap_or_default()));
-    number(out, "pool", group.pool);
+    number(out, "max_idle_connections", group.max_idle_connections);
     text(out, "send_proxy", group.send_proxy.map(|version| if version == 1 { "v1" } else { "v2" }));
     if group.h2 {
         out.push_str("protocol = \"h2\"\n");

@@ -52,12 +52,12 @@ impl HeldSockets {
     /// Holds these in place of those before; returns their number.
     pub(super) fn replace(&mut self, socket_set: SocketSet) -> usize {
         *self = Self { socket_set, expires_at: None };
-        self.socket_set.len()
+        self.socket_set.count()
     }
 
     /// Sets the time until which they are held, as no process serves any more. An earlier call's time stays.
     pub(super) fn expire_at(&mut self, expires_at: Time) {
-        if self.socket_set.len() > 0 {
+        if self.socket_set.count() > 0 {
             self.expires_at.get_or_insert(expires_at);
         }
     }

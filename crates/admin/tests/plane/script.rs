@@ -291,7 +291,7 @@ fn scaler() -> ScalerStatus {
     };
     ScalerStatus {
         provider: "process".into(),
-        target: "head_room 0.3".into(),
+        target: "headroom 0.3".into(),
         desired: 3,
         members: 2,
         coming: 1,

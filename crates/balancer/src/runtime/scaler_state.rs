@@ -223,7 +223,7 @@ pub(crate) fn target_text(target: ScaleTarget) -> String {
     match target {
         ScaleTarget::Utilization(fraction) => format!("utilization {fraction}"),
         ScaleTarget::ResponseTime(seconds) => format!("response_time {seconds}"),
-        ScaleTarget::HeadRoom(fraction) => format!("head_room {fraction}"),
+        ScaleTarget::HeadRoom(fraction) => format!("headroom {fraction}"),
     }
 }
 

@@ -110,9 +110,9 @@ pub struct BalancerSettings {
     /// The kind, where `balancer` is no factor: `plimsoll:round_robin`.
     pub kind: Option<BalancerSpec>,
     /// The idle connections kept for each member (and thread).
-    pub pool: Option<u32>,
+    pub max_idle_connections: Option<u32>,
     /// The time for which they are kept (plimsoll and nginx; HAProxy's own purge is unchanged).
-    pub pool_idle: Option<DurationValue>,
+    pub pool_idle_timeout: Option<DurationValue>,
     /// The maximum concurrent requests at each member; excess ones wait in the balancer.
     pub max_connections: Option<u32>,
     /// The maximum number of requests that wait in the balancer.

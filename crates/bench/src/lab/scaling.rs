@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn the_goal_is_about_members_answers_and_failures() {
-        let text = "min = 1\nmax = 9\nstart = \"3s\"\nhead_room = 0.25\nresponse = \"160ms\"\nstabilize = \
+        let text = "min = 1\nmax = 9\nstart = \"3s\"\nheadroom = 0.25\nresponse = \"160ms\"\nstabilize = \
                     \"5s\"\ncool_down = \"2s\"\n\
-                    step = { up = 4, down = 1 }";
+                    step = { scale_out = 4, scale_in = 1 }";
         let scaler = toml::from_str::<super::super::experiment::ScalerSettings>(text)
             .unwrap()
             .for_run(None, 1.0, 25.0);
@@ -211,9 +211,9 @@ mod tests {
 
     #[test]
     fn members_sleep_first_and_are_tied_to_the_balancer() {
-        let text = "min = 2\nmax = 9\nstart = \"3s\"\nhead_room = 0.25\nresponse = \"160ms\"\nstabilize = \
+        let text = "min = 2\nmax = 9\nstart = \"3s\"\nheadroom = 0.25\nresponse = \"160ms\"\nstabilize = \
                     \"5s\"\ncool_down = \"2s\"\n\
-                    step = { up = 4, down = 1 }";
+                    step = { scale_out = 4, scale_in = 1 }";
         let settings = toml::from_str::<super::super::experiment::ScalerSettings>(text).unwrap();
         let launcher = ProcessLauncher {
             program: "/bin/plimsoll".into(),

@@ -14,7 +14,7 @@ use crate::autoscale::instances::InstanceState;
 pub struct ScalerStatus {
     /// The provider: `process`, `systemd`, `exec`, `webhook`, `docker`, `kubernetes`, or `advice` for none.
     pub provider: String,
-    /// The target: `utilization 0.7`, `response_time 0.05` (seconds), `head_room 0.3`.
+    /// The target: `utilization 0.7`, `response_time 0.05` (seconds), `headroom 0.3`.
     pub target: String,
     /// The number of members that the target needs, between `min` and `max`.
     pub desired: u32,

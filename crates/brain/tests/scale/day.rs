@@ -132,7 +132,7 @@ fn reactive(wanted: f64, faster: f64, seed: u64) -> Outcome {
 #[test]
 fn a_day_with_a_crowd_costs_little_more_than_hindsight() {
     let targets = [
-        ("head_room", ScaleTarget::HeadRoom(1.0 - ALLOWED), true),
+        ("headroom", ScaleTarget::HeadRoom(1.0 - ALLOWED), true),
         ("utilization", ScaleTarget::Utilization(ALLOWED), false),
         // 95 of 100 take three times the mean.
         ("response_time", ScaleTarget::ResponseTime(3.0 * GOAL), true),

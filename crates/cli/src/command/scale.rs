@@ -170,7 +170,7 @@ mod tests {
         };
         let scaler = ScalerStatus {
             provider: "process".into(),
-            target: "head_room 0.3".into(),
+            target: "headroom 0.3".into(),
             desired: 3,
             members: 2,
             coming: 1,
@@ -193,7 +193,7 @@ mod tests {
         let selected = select_groups(&groups, None).unwrap();
         insta::assert_snapshot!(render(&selected, false), @"
         GROUP  WANTED  THERE  COMING  BOUNDS   TARGET         BY
-        web         3      1       1  1 to 10  head_room 0.3  process
+        web         3      1       1  1 to 10  headroom 0.3  process
 
         web  1 more: 120.0 requests a second take 1.20 of capacity (load line)
         ‼ process failed 2 times: it ended with exit code 7; the next try in 4s

@@ -2,7 +2,7 @@
 //! its TTL expires, within bounds.
 //!
 //! Name servers rotate their responses; members are sorted by address, so the rotation changes nothing. If a
-//! server returns a subset of the addresses each time, `hold` keeps the others.
+//! server returns a subset of the addresses each time, `stale_ttl` keeps the others.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

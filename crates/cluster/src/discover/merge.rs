@@ -3,7 +3,7 @@
 //! Configured members come first, and are not managed here. The sources follow in their order, and a name
 //! counts once, with the settings of its first source. A failed source keeps its last members. An empty list
 //! is rejected unless the configuration allows it: broken lists are more frequent than services without
-//! servers. `hold` keeps missing members for a while.
+//! servers. `stale_ttl` keeps missing members for a while.
 //!
 //! DNS is trusted less than other sources: a new address for a name may be wrong. If members have health
 //! checks ([`MemberSet::check`]), a replaced address stays until its replacement has passed its check.

@@ -140,7 +140,7 @@ fn what_is_wrong_with_sources() {
         "discover = \
          [{ dns = \"web\" },\n{ dns = \"web:80\", resolver = [\"dns.example:53\"], min = \"1h\" },\n\
          { http = \"https://a/\" },\n{ file = \"/a\", family = \"v4\" },\n\
-         { srv = \"a..b\", hold = \"2h\" }]\n"
+         { srv = \"a..b\", stale_ttl = \"2h\" }]\n"
     ), @r#"
     error: plimsoll.toml:6:21: `dns`: `web` has no port
         6 | discover = [{ dns = "web" },
@@ -158,11 +158,11 @@ fn what_is_wrong_with_sources() {
         9 | { file = "/a", family = "v4" },
           |                         ^^^^ allowed: any, ipv4, ipv6
     error: plimsoll.toml:10:9: `srv`: `a..b` has a label of no bytes, or of more than 63
-       10 | { srv = "a..b", hold = "2h" }]
+       10 | { srv = "a..b", stale_ttl = "2h" }]
           |         ^^^^^^ a domain name, such as "_http._tcp.example.org"
-    error: plimsoll.toml:10:24: `hold` must be at most 1h
-       10 | { srv = "a..b", hold = "2h" }]
-          |                        ^^^^
+    error: plimsoll.toml:10:29: `stale_ttl` must be at most 1h
+       10 | { srv = "a..b", stale_ttl = "2h" }]
+          |                             ^^^^
     7 errors
     "#);
     let many_sources = "{ dns = \"web:80\" }, ".repeat(17);

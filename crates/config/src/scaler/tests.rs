@@ -13,7 +13,7 @@ fn text(group: &str, scaler: &str) -> String {
 }
 
 const HEALTH: &str = "health = { tcp = true }";
-const MINIMAL: &str = "max = 3\ntarget = { head_room = 0.3 }";
+const MINIMAL: &str = "max = 3\ntarget = { headroom = 0.3 }";
 
 fn errors(group: &str, scaler: &str) -> String {
     match parse("x", text(group, scaler).into_bytes()) {
@@ -88,13 +88,13 @@ fn what_is_wrong_is_said_with_what_to_write() {
         (HEALTH, format!("max = 3\ntarget = {{}}\n{process}"), "`target` aims at nothing"),
         (
             HEALTH,
-            format!("max = 3\ntarget = {{ head_room = 0.3, utilization = 0.7 }}\n{process}"),
+            format!("max = 3\ntarget = {{ headroom = 0.3, utilization = 0.7 }}\n{process}"),
             "aims at more than one thing",
         ),
-        (HEALTH, format!("max = 3\ntarget = {{ head_room = 1.0 }}\n{process}"), "`head_room`"),
+        (HEALTH, format!("max = 3\ntarget = {{ headroom = 1.0 }}\n{process}"), "`headroom`"),
         (
             HEALTH,
-            format!("min = 4\nmax = 3\ntarget = {{ head_room = 0.3 }}\n{process}"),
+            format!("min = 4\nmax = 3\ntarget = {{ headroom = 0.3 }}\n{process}"),
             "`min` (4) must not be above `max` (3)",
         ),
         (HEALTH, with_minimal("process = { command = [] }"), "`command`"),
@@ -154,7 +154,7 @@ fn the_examples_of_the_guide_are_right() {
         let scaler = if block.contains("[group.scaler]\n") {
             ""
         } else {
-            "[group.scaler]\nmax = 3\ntarget = { head_room = 0.3 }\n"
+            "[group.scaler]\nmax = 3\ntarget = { headroom = 0.3 }\n"
         };
         let config_text = match block.contains("[[group]]") {
             true => block.to_owned(),

@@ -37,8 +37,8 @@ seeds = ["lb.example:7946", "[::1]:7948"]
 key_file = "/TLS/fleet.keys"
 interval = "38ms"
 bytes_per_second = 39000
-probers = 2
-forget = "40s"
+checks_per_member = 2
+lost_peer_timeout = "40s"
 
 [store]
 config = true
@@ -59,7 +59,7 @@ listen = "off"
 names = ["LB1.example.org"]
 control = ["unix:/tmp/x.sock", "tls://127.0.0.1:9905"]
 reports = "127.0.0.1:9901"
-lend = false
+leases = false
 register = true
 load_manager = "127.0.0.1:9904"
 load_interval = "2s"
@@ -96,7 +96,7 @@ half_close = true
 upgrades = ["WebSocket", "foo"]
 forwarded = "forwarded"
 trusted = ["10.0.0.0/8", "::1"]
-max_head = 2048
+max_header_bytes = 2048
 [listener.timeouts]
 head = "1s"
 idle = "2s"
@@ -115,7 +115,7 @@ protocol = "tcp"
 group = "web"
 binding = "on_demand"
 rebind = "agent"
-move_idle = "5s"
+rebind_idle = "5s"
 [listener.tls]
 certificates = [{ certificate = "/TLS/a.pem", key = "/TLS/a.key", ocsp = "/TLS/a.ocsp" }]
 client_ca = "/TLS/a.pem"
@@ -147,9 +147,9 @@ slow_start = "0s"
 when_all_down = "fail_open"
 queue = 5
 queue_timeout = "6s"
-report_header = "pass"
-pool = 7
-pool_idle = "8s"
+load_report_header = "pass"
+max_idle_connections = 7
+pool_idle_timeout = "8s"
 send_proxy = "v1"
 tls = { ca = "/TLS/a.pem", verify = true, server_name = "app.example", own = { certificate = "/TLS/a.pem", key = "/TLS/a.key" }, min_version = "1.3" }
 members = ["app:80", { address = "[2001:db8::1]:81", capacity = 2.5, max_connections = 4, public = "https://one.example:81", location = "host1", host = "rack1" }]
@@ -179,7 +179,7 @@ min_requests = 21
 ejection = "22s"
 max_ejection = "23s"
 max_ejected = 0.75
-[group.hand_over]
+[group.drain_hook]
 url = "http://state:31/hand-over"
 timeout = "1501ms"
 [group.monitor]
@@ -197,7 +197,7 @@ key = "cookie:Id"
 members = ["app:80"]
 protocol = "h2"
 outlier = false
-drained_sessions = "stay"
+on_drain = "stay"
 health = { tcp = true }
 [group.monitor]
 source = "prometheus"
@@ -261,7 +261,7 @@ timeout = "330ms"
 min = "34s"
 max = "35s"
 allow_empty = true
-hold = "36s"
+stale_ttl = "36s"
 [[group.discover]]
 srv = "_http._tcp.Web.example"
 [[group.discover]]
@@ -283,8 +283,8 @@ start_time = "43s"
 start_deadline = "44s"
 drain = "45s"
 stabilize = "46s"
-cool_down = { up = "47s", down = "48s" }
-step = { up = 49, down = 50 }
+cool_down = { scale_out = "47s", scale_in = "48s" }
+step = { scale_out = 49, scale_in = 50 }
 capacity = 51.5
 max_connections = 52
 dry_run = true
@@ -312,7 +312,7 @@ name = "s2"
 health = { tcp = true }
 [group.scaler]
 max = 3
-target = { head_room = 0.61 }
+target = { headroom = 0.61 }
 exec = { command = ["/bin/members"], timeout = "62s" }
 
 [[group]]
@@ -320,7 +320,7 @@ name = "s3"
 health = { tcp = true }
 [group.scaler]
 max = 3
-target = { head_room = 0.61 }
+target = { headroom = 0.61 }
 webhook = { url = "http://members:63/scale", timeout = "64s" }
 
 [[group]]
@@ -328,7 +328,7 @@ name = "s4"
 health = { tcp = true }
 [group.scaler]
 max = 3
-target = { head_room = 0.61 }
+target = { headroom = 0.61 }
 [group.scaler.docker]
 image = "web:1"
 port = 65
@@ -345,7 +345,7 @@ name = "s5"
 discover = [{ dns = "web.shop:70" }]
 [group.scaler]
 max = 3
-target = { head_room = 0.61 }
+target = { headroom = 0.61 }
 kubernetes = { name = "web", resource = "stateful_set", namespace = "shop", server = "api:71", tls = false, account = "/tmp/account", timeout = "72s" }
 
 [[group]]
@@ -353,6 +353,6 @@ name = "s6"
 members = ["app:73"]
 [group.scaler]
 max = 3
-target = { head_room = 0.61 }
+target = { headroom = 0.61 }
 advice = true
 "#;

@@ -7,7 +7,7 @@ fn a_typo_is_shown_with_what_was_meant() {
     assert_snapshot!(errors(&MINIMAL.replace("members", "membres")), @r#"
     error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
         6 | membres = ["127.0.0.1:1"]
-          | ^^^^^^^ did you mean `members`?   allowed: admission, aperture, discover, drained_sessions, hand_over, health, iiop, key, lottery, max_connections, max_rate, members, monitor, name, objective, outlier, pool, pool_idle, protocol, queue, queue_timeout, report_header, retry, scaler, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
+          | ^^^^^^^ did you mean `members`?   allowed: admission, aperture, discover, drain_hook, health, iiop, key, load_report_header, lottery, max_connections, max_idle_connections, max_rate, members, monitor, name, objective, on_drain, outlier, pool_idle_timeout, protocol, queue, queue_timeout, retry, scaler, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
     1 error
     "#);
     assert_snapshot!(errors(&format!("{MINIMAL}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
@@ -167,13 +167,13 @@ protocol = "tcp"
 group = "a"
 binding = "on_demand"
 rebind = "redirect"
-move_idle = "5s"
+rebind_idle = "5s"
 [[listener]]
 address = "127.0.0.1:82"
 group = "a"
 binding = "on_demand"
 rebind = "redirect"
-move_idle = "5s"
+rebind_idle = "5s"
 [[group]]
 name = "a"
 members = [{ address = "x:1", public = "http://x" }, "y:1", "z:1"]
@@ -196,9 +196,9 @@ members = [{ address = "x:1", public = "http://x" }, "y:1", "z:1"]
           |          ^^^^^^^^^^ sessions that go there stay behind this listener
        20 | members = [{ address = "x:1", public = "http://x" }, "y:1", "z:1"]
           |                                                      ^^^^^ here
-    warning: plimsoll.toml:17:1: `move_idle` has no effect: this listener speaks http
-       17 | move_idle = "5s"
-          | ^^^^^^^^^
+    warning: plimsoll.toml:17:1: `rebind_idle` has no effect: this listener speaks http
+       17 | rebind_idle = "5s"
+          | ^^^^^^^^^^^
     1 error, 5 warnings
     "#);
 }
@@ -262,7 +262,7 @@ fn listeners_of_xds_are_held_against_what_they_can() {
         ("groups = [\"a\", \"a\"]", "group `a` is there twice"),
         ("binding = \"per_session\"", "binding `per_session` is not supported for xds"),
         ("binding = \"on_demand\"\nrebind = \"close\"", "rebind `close` is not supported for xds"),
-        ("max_head = 2048", "`max_head` has no effect: this listener speaks xds"),
+        ("max_header_bytes = 2048", "`max_header_bytes` has no effect: this listener speaks xds"),
         ("half_close = true", "`half_close` has no effect"),
         ("upgrades = []", "`upgrades` has no effect"),
         ("public = \"a:1\"", "`public` has no effect"),
@@ -477,14 +477,14 @@ http = "/"
 #[test]
 fn sessions_are_handed_over_or_stay() {
     let conflicting_text = format!(
-        "{MINIMAL}drained_sessions = \"stay\"\n[group.hand_over]\nurl = \"http://127.0.0.1:7000/hand-over\"\n"
+        "{MINIMAL}on_drain = \"stay\"\n[group.drain_hook]\nurl = \"http://127.0.0.1:7000/hand-over\"\n"
     );
     assert_snapshot!(errors(&conflicting_text), @r#"
-    error: plimsoll.toml:7:20: sessions of a member that is drained cannot both be handed over and stay
-        7 | drained_sessions = "stay"
-          |                    ^^^^^^ take out `drained_sessions`, or [group.hand_over]
-        8 | [group.hand_over]
-          |        ^^^^^^^^^ this says who hands them over
+    error: plimsoll.toml:7:12: sessions of a member that is drained cannot both be handed over and stay
+        7 | on_drain = "stay"
+          |            ^^^^^^ take out `on_drain`, or [group.drain_hook]
+        8 | [group.drain_hook]
+          |        ^^^^^^^^^^ this says who hands them over
     1 error
     "#);
 }

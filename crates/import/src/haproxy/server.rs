@@ -463,7 +463,7 @@ fn timeouts(group: &mut DraftGroup, section: &HaproxySection) {
     group.attempts = section.number("retries");
     for option in ["httpclose", "http-server-close", "forceclose"] {
         if section.option(option) {
-            group.pool = Some(0);
+            group.max_idle_connections = Some(0);
         }
     }
 }

@@ -97,7 +97,7 @@ const WHY: [(&str, &str); 30] = [
     ("proxy_next_upstream", "requests are tried again where that is safe, within a budget ([group.retry])"),
     ("client_max_body_size", "bodies may have any length"),
     ("client_body", "bodies are passed on as they come"),
-    ("large_client_header_buffers", "heads have at most max_head bytes"),
+    ("large_client_header_buffers", "the bound of a head is max_header_bytes"),
     ("keepalive", "connections of clients end after timeouts.idle"),
     ("gzip", "answers are passed on as they are"),
     ("brotli", "answers are passed on as they are"),

@@ -92,7 +92,7 @@ fn group(
                 ),
             },
             "keepalive" if directive.first().parse::<u64>().is_ok() => {
-                group.pool = directive.first().parse().ok()
+                group.max_idle_connections = directive.first().parse().ok()
             }
             "zone" => {}
             "include" => draft.note_as(
@@ -102,7 +102,11 @@ fn group(
                 unsupported::unused_reason("include", streams),
             ),
             "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {
-                draft.note(directive.line, directive.text(), "idle connections are kept for pool_idle");
+                draft.note(
+                    directive.line,
+                    directive.text(),
+                    "idle connections are kept for pool_idle_timeout",
+                );
             }
             "sticky" | "sticky_cookie_insert" => {
                 draft.note(

@@ -428,7 +428,7 @@ fn check_level(factor: Factor, level: &FactorLevel) -> Result<(), String> {
         (Factor::Protocol, FactorLevel::Text(text)) if LoadProtocol::from_name(text).is_some() => Ok(()),
         (Factor::Protocol, level) => Err(format!("`{level}`: expected `http` or `iiop`")),
         (Factor::Scaler, FactorLevel::Text(text)) => text.parse::<ScalingPolicy>().map(|_| ()),
-        (Factor::Scaler, level) => Err(format!("`{level}`: expected who decides, such as `head_room`")),
+        (Factor::Scaler, level) => Err(format!("`{level}`: expected who decides, such as `headroom`")),
         (_, FactorLevel::Text(text)) => Err(format!("`{text}`: `{}` takes numbers", factor.name())),
         (Factor::Instances, FactorLevel::Number(n))
             if n.fract() != 0.0 || !(1.0..=MAX_INSTANCES as f64).contains(n) =>

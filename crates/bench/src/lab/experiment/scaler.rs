@@ -27,7 +27,7 @@ pub struct ScalerSettings {
     pub start: DurationValue,
     /// The first goal: this part of the capacity of the serving members is free, by the rate of the load's
     /// curve without its random variation.
-    pub head_room: f64,
+    pub headroom: f64,
     /// The second goal: the mean response time of a `tick` is at most this.
     pub response: DurationValue,
     /// The time between two decisions of plimsoll.
@@ -49,9 +49,9 @@ pub struct ScalerSettings {
 #[serde(deny_unknown_fields)]
 pub struct ScalingStep {
     /// The number of members to start.
-    pub up: u32,
+    pub scale_out: u32,
     /// The number of members to stop.
-    pub down: u32,
+    pub scale_in: u32,
 }
 
 /// Kubernetes' horizontal autoscaler, with its documented defaults.
@@ -91,13 +91,13 @@ impl FromStr for ScalingPolicy {
     fn from_str(text: &str) -> Result<Self, String> {
         let parse_share = |text: &str| text.parse().ok().filter(|share: &f64| (0.05..=0.95).contains(share));
         match text.split_once(':') {
-            None if text == "head_room" => Ok(Self::HeadRoom),
+            None if text == "headroom" => Ok(Self::HeadRoom),
             None if text == "utilization" => Ok(Self::Utilization),
             Some(("reactive", utilization)) if parse_share(utilization).is_some() => {
                 Ok(Self::Reactive(parse_share(utilization).unwrap_or_default()))
             }
             _ => Err(format!(
-                "`{text}`: expected `head_room`, `utilization` or `reactive:0.7`, with a part from 0.05 to \
+                "`{text}`: expected `headroom`, `utilization` or `reactive:0.7`, with a part from 0.05 to \
                  0.95"
             )),
         }
@@ -151,8 +151,8 @@ impl ScalerSettings {
         if self.min == 0 || self.min > self.max || self.max > MAX_MEMBERS {
             return Some("[scaler] `min` and `max`: from 1 to 64, and `min` no more than `max`");
         }
-        if !is_share(self.head_room) || !is_share(self.reactive.tolerance) {
-            return Some("[scaler] `head_room` and `tolerance` are parts, above 0 and below 1");
+        if !is_share(self.headroom) || !is_share(self.reactive.tolerance) {
+            return Some("[scaler] `headroom` and `tolerance` are parts, above 0 and below 1");
         }
         if times.iter().chain(&reactive_times).any(|time| time.0 > max_time) {
             return Some("[scaler] times are an hour each at most");
@@ -160,14 +160,14 @@ impl ScalerSettings {
         if [self.start, self.interval, self.response, reactive_times[0]].iter().any(|time| time.0.is_zero()) {
             return Some("[scaler] `start`, `interval`, `response` and `period` are above 0");
         }
-        (self.step.up == 0 || self.step.down == 0).then_some("[scaler] `step`: from 1 on")
+        (self.step.scale_out == 0 || self.step.scale_in == 0).then_some("[scaler] `step`: from 1 on")
     }
 }
 
 impl PointScaler {
     /// Returns the number of serving members that meets the goal at this rate.
     pub(crate) fn needed_members(&self, rate: f64) -> u32 {
-        let rate_per_member = self.member_rate * (1.0 - self.settings.head_room);
+        let rate_per_member = self.member_rate * (1.0 - self.settings.headroom);
         // The cast saturates; a value slightly above a whole number counts as that number.
         (rate / rate_per_member - 1e-9).ceil().max(1.0) as u32
     }
@@ -186,18 +186,18 @@ mod tests {
 
     #[test]
     fn levels_say_who_decides() {
-        assert_eq!("head_room".parse(), Ok(ScalingPolicy::HeadRoom));
+        assert_eq!("headroom".parse(), Ok(ScalingPolicy::HeadRoom));
         assert_eq!("reactive:0.7".parse(), Ok(ScalingPolicy::Reactive(0.7)));
-        for text in ["reactive", "reactive:2", "head_room:0.2", "keda"] {
-            assert!(text.parse::<ScalingPolicy>().unwrap_err().contains("expected `head_room`"), "{text}");
+        for text in ["reactive", "reactive:2", "headroom:0.2", "keda"] {
+            assert!(text.parse::<ScalingPolicy>().unwrap_err().contains("expected `headroom`"), "{text}");
         }
     }
 
     #[test]
     fn times_are_those_of_the_run_and_the_goal_says_how_many_it_takes() {
-        let text = "min = 2\nmax = 9\nstart = \"3s\"\nhead_room = 0.25\nresponse = \"160ms\"\nstabilize = \
+        let text = "min = 2\nmax = 9\nstart = \"3s\"\nheadroom = 0.25\nresponse = \"160ms\"\nstabilize = \
                     \"5s\"\ncool_down = \"2s\"\n\
-                    step = { up = 4, down = 1 }";
+                    step = { scale_out = 4, scale_in = 1 }";
         let scaler: ScalerSettings = toml::from_str(text).unwrap();
         assert_eq!(scaler.error(), None);
         let point_scaler = scaler.for_run(Some("reactive:0.5"), 0.4, 25.0);

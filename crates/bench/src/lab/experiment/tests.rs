@@ -304,11 +304,11 @@ service = "exp:40ms"
 min = 2
 max = 9
 start = "3s"
-head_room = 0.25
+headroom = 0.25
 response = "160ms"
 stabilize = "5s"
 cool_down = "2s"
-step = { up = 4, down = 1 }
+step = { scale_out = 4, scale_in = 1 }
 [load]
 rate = 100
 curve = [[0, 0.5], [1, 1]]
@@ -319,8 +319,8 @@ warmup = { full = "1s", quick = "1s" }
 duration = { full = "100s", quick = "50s" }
 [[factor]]
 vary = "scaler"
-full = ["head_room", "reactive:0.7"]
-quick = ["head_room"]
+full = ["headroom", "reactive:0.7"]
+quick = ["headroom"]
 [[claim]]
 says = "The goal is met"
 test = { at_least = { metric = "met", value = 0.99 } }
@@ -345,7 +345,7 @@ test = { at_least = { metric = "met", value = 0.99 } }
         ("[[0, 0.5], [1, 1]]", "[[0.5, 0.5], [0.5, 1]]", "grow from pair to pair"),
         ("rate = 100", "concurrency = 100", "`curve` is of a `rate`"),
         ("cores = 1\n", "", "`cores` and a `service`"),
-        ("\"head_room\", \"reactive:0.7\"", "\"keda\"", "expected `head_room`"),
+        ("\"headroom\", \"reactive:0.7\"", "\"keda\"", "expected `headroom`"),
         ("max = 9", "max = 1", "`min` and `max`"),
         ("[load]\n", "[balancer]\nkind = \"haproxy\"\n[load]\n", "is plimsoll's"),
         ("\"met\"", "\"dispersion\"", "members that stay"),

@@ -152,7 +152,7 @@ fn cluster(balancer: &BalancerSpec, settings: &BalancerSettings, members: &[Sock
             "interval": "1s",
         });
     }
-    if let Some(DurationValue(idle_timeout)) = settings.pool_idle {
+    if let Some(DurationValue(idle_timeout)) = settings.pool_idle_timeout {
         let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
         cluster["typed_extension_protocol_options"] = json!({
             options: {
@@ -186,7 +186,7 @@ mod tests {
             retries: Some(2),
             ejection: Some(true),
             health: HealthCheckKind::Tcp,
-            pool_idle: Some(DurationValue(Duration::from_secs(30))),
+            pool_idle_timeout: Some(DurationValue(Duration::from_secs(30))),
             ..BalancerSettings::default()
         };
         let balancer: BalancerSpec = "envoy:LEAST_REQUEST".parse().unwrap();

@@ -46,7 +46,7 @@ pub(super) fn config(
                 settings.queue.map(|queue| (queue as usize).div_ceil(members.len().max(1)).max(1));
             let _ = queue_share.map_or(Ok(()), |queue| write!(text, " maxqueue {queue}"));
         }
-        if let Some(pool) = settings.pool {
+        if let Some(pool) = settings.max_idle_connections {
             let _ = write!(text, " pool-max-conn {pool}");
         }
         if let Some(slow_start) = settings.slow_start.filter(|duration| !duration.0.is_zero()) {

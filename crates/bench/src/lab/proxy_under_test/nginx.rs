@@ -36,14 +36,15 @@ pub(super) fn config(
     }
     // As root nginx would give up its privileges and then could not access the folder.
     let user_directive = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    let pool = settings.pool.unwrap_or(128);
+    let max_idle_connections = settings.max_idle_connections.unwrap_or(128);
     let read_timeout = settings.per_try.map_or(60_000, |duration| duration.0.as_millis().max(1));
-    let idle_seconds = settings.pool_idle.map_or(60, |duration| duration.0.as_secs().max(1));
+    let idle_seconds = settings.pool_idle_timeout.map_or(60, |duration| duration.0.as_secs().max(1));
     format!(
         "{user_directive}\ndaemon off; master_process off; pid nginx.pid; error_log stderr;\n\
          events {{ worker_connections 8192; }}\nhttp {{\n  access_log off;\n  client_body_temp_path .;\n  \
          proxy_temp_path .;\n  fastcgi_temp_path .; uwsgi_temp_path .; scgi_temp_path .;\n  \
-         upstream lab {{ zone lab 64k; {method} {servers}keepalive {pool}; keepalive_timeout {idle_seconds}s; }}\n  \
+         upstream lab {{ zone lab 64k; {method} {servers}keepalive {max_idle_connections}; \
+         keepalive_timeout {idle_seconds}s; }}\n  \
          server {{ listen {address} backlog=4096;\n    location / {{ proxy_read_timeout {read_timeout}ms; \
          {retry_directive}proxy_pass http://lab; proxy_http_version 1.1; \
          proxy_set_header Connection \"\"; }}\n  }}\n}}\n"

@@ -75,8 +75,11 @@ pub(super) fn config(
             HealthCheckKind::Off => None,
         },
     );
-    set_group_key("pool", settings.pool.map(Into::into));
-    set_group_key("pool_idle", settings.pool_idle.map(|duration| format_time(duration).into()));
+    set_group_key("max_idle_connections", settings.max_idle_connections.map(Into::into));
+    set_group_key(
+        "pool_idle_timeout",
+        settings.pool_idle_timeout.map(|duration| format_time(duration).into()),
+    );
     set_group_key("max_connections", settings.max_connections.map(Into::into));
     set_group_key("queue", settings.queue.map(Into::into));
     set_group_key("queue_timeout", settings.queue_timeout.map(|duration| format_time(duration).into()));
@@ -166,8 +169,8 @@ fn scaler_table(setup: &ScalerSetup) -> Value {
     let format_time = |DurationValue(time): DurationValue| format!("{}us", time.as_micros());
     let settings = &setup.scaler.settings;
     let target = match setup.scaler.policy {
-        ScalingPolicy::Utilization => serde_json::json!({ "utilization": 1.0 - settings.head_room }),
-        _ => serde_json::json!({ "head_room": settings.head_room }),
+        ScalingPolicy::Utilization => serde_json::json!({ "utilization": 1.0 - settings.headroom }),
+        _ => serde_json::json!({ "headroom": settings.headroom }),
     };
     let mut table = serde_json::json!({
         "min": settings.min,
@@ -176,8 +179,8 @@ fn scaler_table(setup: &ScalerSetup) -> Value {
         "interval": format_time(settings.interval),
         "start_time": format_time(settings.start),
         "stabilize": format_time(settings.stabilize),
-        "cool_down": { "up": "0s", "down": format_time(settings.cool_down) },
-        "step": { "up": settings.step.up, "down": settings.step.down },
+        "cool_down": { "scale_out": "0s", "scale_in": format_time(settings.cool_down) },
+        "step": { "scale_out": settings.step.scale_out, "scale_in": settings.step.scale_in },
         "process": { "command": setup.command, "log": "m{index}.log" },
     });
     if let Some(count) = setup.count {
@@ -185,8 +188,8 @@ fn scaler_table(setup: &ScalerSetup) -> Value {
         table["min"] = count.into();
         table["max"] = count.into();
         table["stabilize"] = "0s".into();
-        table["cool_down"]["down"] = "0s".into();
-        table["step"] = serde_json::json!({ "up": settings.max, "down": settings.max });
+        table["cool_down"]["scale_in"] = "0s".into();
+        table["step"] = serde_json::json!({ "scale_out": settings.max, "scale_in": settings.max });
     }
     table
 }

@@ -370,8 +370,8 @@ fn render_section(addresses: &SideCarAddresses, group: &str) -> String {
         "[[listener]]\naddress = '{listen}'\nprotocol = '{protocol}'\ngroup = '{group}'\nforwarded = 'off'\n\
          {binding}timeouts.idle = '1d'\ntimeouts.tunnel = '1d'\n\
          [[group]]\nname = '{group}'\nstrategy = 'round_robin'\nmembers = ['{server}']\nretry.attempts = 0\n\
-         outlier = false\npool = 1024\niiop.connections = 1024\niiop.max_message = 67108864\ntimeouts.idle = \
-         '1d'\n"
+         outlier = false\nmax_idle_connections = 1024\niiop.connections = 1024\n\
+         iiop.max_message = 67108864\ntimeouts.idle = '1d'\n"
     )
 }
 

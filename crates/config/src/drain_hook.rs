@@ -1,4 +1,4 @@
-//! `[group.hand_over]`: the server that is notified before a member loses its sessions.
+//! `[group.drain_hook]`: the server that is notified before a member loses its sessions.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::diagnostic::ConfigDiagnostic;
 use super::root::millis;
 use super::spans::SpanTree;
-use super::{DrainedSessions, GroupConfig, MonitorUrl, TimeSpan};
+use super::{DrainPolicy, GroupConfig, MonitorUrl, TimeSpan};
 
 /// Webhook that is called before sessions leave a member that is drained, or is under alert with sessions
 /// bound on demand. The called service can move the state of these sessions to their new members. It gets
@@ -18,7 +18,7 @@ use super::{DrainedSessions, GroupConfig, MonitorUrl, TimeSpan};
 /// service has answered with 2xx.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct HandOverConfig {
+pub struct DrainHookConfig {
     /// URL of the webhook. `{member}` in its path stands for the member as written in `members`.
     #[schemars(extend("examples" = ["http://10.0.0.9:7000/hand-over?member={member}"]))]
     pub url: MonitorUrl,
@@ -31,16 +31,16 @@ pub struct HandOverConfig {
 
 /// Checks that sessions either follow their state or stay with it.
 pub(super) fn check(group: &GroupConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
-    if group.hand_over.is_some() && group.drained_sessions == DrainedSessions::Stay {
+    if group.drain_hook.is_some() && group.on_drain == DrainPolicy::Stay {
         let message = "sessions of a member that is drained cannot both be handed over and stay";
-        let span = spans.key("drained_sessions").value_span();
+        let span = spans.key("on_drain").value_span();
         let problem =
-            ConfigDiagnostic::error(span, message).hint("take out `drained_sessions`, or [group.hand_over]");
-        diagnostics.push(problem.with_related(spans.key_span("hand_over"), "this says who hands them over"));
+            ConfigDiagnostic::error(span, message).hint("take out `on_drain`, or [group.drain_hook]");
+        diagnostics.push(problem.with_related(spans.key_span("drain_hook"), "this says who hands them over"));
     }
 }
 
-impl HandOverConfig {
+impl DrainHookConfig {
     /// Returns the settings for the data plane.
     pub fn settings(&self) -> proxy::DrainHookSettings {
         let MonitorUrl { host, port, path } = &self.url;
