@@ -244,7 +244,9 @@ async fn run(state: &KeeperState) {
             biased;
             () = state.changed.notified() => {
                 // The operator may have fixed the cause: make the failed attempts due at once.
-                certificates.iter_mut().for_each(|certificate| certificate.retry_at = certificate.retry_at.map(|_| SystemTime::UNIX_EPOCH));
+                for certificate in &mut certificates {
+                    certificate.retry_at = certificate.retry_at.map(|_| SystemTime::UNIX_EPOCH);
+                }
                 continue;
             }
             () = tokio::time::sleep(wait) => {}
@@ -429,7 +431,8 @@ fn handle_failure(
     };
     let (names, directory_host) = (certificate.settings.names_text(), certificate.settings.directory.host());
     state.handler.certificate_failed(format!(
-        "no certificate for {names} from {directory_host}: {reason}; next try in {pause_text}; {current_status}"
+        "no certificate for {names} from {directory_host}: {reason}; next try in {pause_text}; \
+         {current_status}"
     ));
 }
 

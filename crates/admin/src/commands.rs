@@ -331,8 +331,8 @@ pub(crate) async fn execute_logged(
     if let AdminCommand::Upgrade(UpgradeRequest { binary: Some(_), .. }) = &command
         && request.caller.kind != CredentialKind::Unix
     {
-        let reason = "a binary can be named by the control socket only: put the new one in the place of the one \
-                   that runs, \
+        let reason = "a binary can be named by the control socket only: put the new one in the place of \
+                   the one that runs, \
                    and name none";
         endpoint.log_rejection(&request, reason);
         return Err((StatusCode::FORBIDDEN, reason.to_owned()));

@@ -361,7 +361,8 @@ fn schemas() -> Value {
     // One value with its name, or several under their names, or both.
     let report = |min_properties: usize, name: Value, value: Value| {
         let values = json!({
-            "type": "object", "additionalProperties": number(json!("number")), "minProperties": min_properties,
+            "type": "object", "additionalProperties": number(json!("number")),
+            "minProperties": min_properties,
         });
         let mut age = number(json!(["number", "null"]));
         age["minimum"] = 0.into();

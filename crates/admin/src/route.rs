@@ -159,7 +159,8 @@ async fn handle_authenticated(
             let registration_hint =
                 if endpoint.registers_members() { ", PUT /v1/groups/NAME/members/MEMBER" } else { "" };
             let reason = format!(
-                "there is nothing here but POST /v1/report{lease_hint}{registration_hint} and GET /v1/groups/NAME/ior"
+                "there is nothing here but POST /v1/report{lease_hint}{registration_hint} and GET \
+                 /v1/groups/NAME/ior"
             );
             error(StatusCode::NOT_FOUND, reason)
         }
@@ -329,8 +330,8 @@ fn authorize_command(
     if scope != GrantedScope::All && (group.is_empty() || !scope.covers(group)) {
         let reason = match (group, command.object_without_group()) {
             ("", Some(object_description)) => format!(
-                "{} may {operation} in some groups only, and {object_description} is of none: that takes a role with groups = \
-                 \"all\"",
+                "{} may {operation} in some groups only, and {object_description} is of none: that takes a \
+                 role with groups = \"all\"",
                 caller_request.caller
             ),
             ("", None) => {

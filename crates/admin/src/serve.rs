@@ -186,11 +186,13 @@ impl BoundEndpoints {
             None => (None, make_endpoint(EndpointCapability::Command, None)),
         };
         let query_endpoint = make_endpoint(EndpointCapability::Query, None);
+        let control_endpoint = make_endpoint(EndpointCapability::Command, None);
+        let report_endpoint = make_endpoint(EndpointCapability::Report, None);
         tokio::select! {
             _ = stopped => {}
             () = accept_connections(self.listener, query_endpoint, &slot_pools[0]) => {}
-            () = accept_connections(self.control, make_endpoint(EndpointCapability::Command, None), &slot_pools[1]) => {}
-            () = accept_connections(self.reports, make_endpoint(EndpointCapability::Report, None), &slot_pools[2]) => {}
+            () = accept_connections(self.control, control_endpoint, &slot_pools[1]) => {}
+            () = accept_connections(self.reports, report_endpoint, &slot_pools[2]) => {}
             () = accept_connections(secured, secured_endpoint, &slot_pools[3]) => {}
         }
         // The endpoints are closed and the socket's file is gone. Earlier requests are still answered.

@@ -92,7 +92,9 @@ mod tests {
             for value in values {
                 detector.is_significant(value, 0.0);
                 detector.update(value);
-                prop_assert!(detector.variance.is_finite() && detector.variance >= 0.0 && detector.level.is_finite());
+                prop_assert!(
+                    detector.variance.is_finite() && detector.variance >= 0.0 && detector.level.is_finite()
+                );
             }
         }
     }

@@ -346,8 +346,8 @@ role = "admin"
 
     #[test]
     fn what_is_wrong_with_rules_is_placed() {
-        let extra_text = "[[role]]\nname = \"admin\"\nverbs = [\"stop\"]\ngroups = \"all\"\n[[grant]]\nidentity = \
-            \"jwt:a\"\nrole = \"veiwer\"\n";
+        let extra_text = "[[role]]\nname = \"admin\"\nverbs = [\"stop\"]\n\
+            groups = \"all\"\n[[grant]]\nidentity = \"jwt:a\"\nrole = \"veiwer\"\n";
         let error =
             parse_rules(&format!("{}{extra_text}", GOOD.replace("\"drain\"]", "\"drain\", \"stop\"]")))
                 .unwrap_err();

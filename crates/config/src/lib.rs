@@ -236,17 +236,20 @@ pub fn parse_strategy(text: &str) -> Result<StrategyConfig, String> {
     // The strategy is put into a file, so that all checks of a strategy in a file apply.
     let prefix = "group = [{ name = \"x\", members = [\"x:1\"], strategy = ";
     let file = format!("{prefix}{value} }}]\nlistener = [{{ address = \"127.0.0.1:0\", group = \"x\" }}]\n");
-    let file = parse("strategy", file.into_bytes()).map_err(|problems| match problems.first_without_hint() {
-        // An error of TOML itself has no message but its place.
-        Some((error_offset, reason)) => {
-            let text_before = &text[..text.floor_char_boundary(error_offset.saturating_sub(prefix.len()))];
-            let column = text_before.chars().count() + 1;
-            format!(
-                "{text}, column {column}: {reason}; such as random, or {{ least_request = {{ choices = 3 }} }}"
-            )
-        }
-        None => problems.first(),
-    })?;
+    let file =
+        parse("strategy", file.into_bytes()).map_err(|problems| match problems.first_without_hint() {
+            // An error of TOML itself has no message but its place.
+            Some((error_offset, reason)) => {
+                let text_before =
+                    &text[..text.floor_char_boundary(error_offset.saturating_sub(prefix.len()))];
+                let column = text_before.chars().count() + 1;
+                format!(
+                    "{text}, column {column}: {reason}; such as random, or \
+                     {{ least_request = {{ choices = 3 }} }}"
+                )
+            }
+            None => problems.first(),
+        })?;
     match file.config.groups.into_iter().next() {
         Some(group) => Ok(group.strategy),
         None => Err(format!("{text} is not a strategy")),

@@ -159,8 +159,8 @@ pub fn check_files(config: &Config, files: u64, owner: &str) -> Result<(), Strin
         message += " and monitors, reports and control";
     }
     Err(format!(
-        "{message} can take {required_files} open files, and {owner} may open {files}: raise the limit (ulimit -Hn, \
-         LimitNOFILE= in a systemd unit, --ulimit nofile= of a container) or lower the numbers"
+        "{message} can take {required_files} open files, and {owner} may open {files}: raise the limit \
+         (ulimit -Hn, LimitNOFILE= in a systemd unit, --ulimit nofile= of a container) or lower the numbers"
     ))
 }
 
@@ -179,7 +179,8 @@ pub fn check_backlog(config: &Config) -> Vec<String> {
         .filter(|listener| listener.protocol != ListenerProtocol::Udp && is_truncated(listener.backlog))
         .map(|listener| {
             format!(
-                "the kernel cuts the backlog of {} from {} to {backlog_limit}: sysctl -w net.core.somaxconn={}",
+                "the kernel cuts the backlog of {} from {} to {backlog_limit}: sysctl -w \
+                 net.core.somaxconn={}",
                 listener.address, listener.backlog, listener.backlog
             )
         })

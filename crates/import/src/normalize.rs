@@ -342,8 +342,8 @@ fn omit_unprotected(draft: &mut ImportDraft) {
             count => format!(" and {count} more"),
         };
         let reason = format!(
-            "the listener is left out: without the access rule in line {}{suffix} it would let in clients that \
-             were refused. \
+            "the listener is left out: without the access rule in line {}{suffix} it would let in clients \
+             that were refused. \
              Put the rule elsewhere (a firewall, the members) and give --open",
             first_rule.line
         );
@@ -403,13 +403,13 @@ fn remove_exposed(draft: &mut ImportDraft, keeps_exposed: bool) {
         for listener in exposed {
             let reason = if restricted_listener.client_ca().is_some() {
                 format!(
-                    "it would let clients in who have shown nothing, at what line {target_line} asks certificates \
-                     for: give each an address of its own"
+                    "it would let clients in who have shown nothing, at what line {target_line} asks \
+                     certificates for: give each an address of its own"
                 )
             } else {
                 format!(
-                    "it would let clients in at what the access rules of line {target_line} are for: give each an \
-                     address of its own"
+                    "it would let clients in at what the access rules of line {target_line} are for: give \
+                     each an address of its own"
                 )
             };
             draft.note_as(LossClass::Security, listener.line, listener.address.to_string(), reason);

@@ -302,7 +302,12 @@ mod tests {
             for end in (0..=text.len()).filter(|end| text.len() - end < 40) {
                 let text = &text.as_bytes()[..end];
                 if let Some(report) = parse_fast(text) {
-                    prop_assert_eq!(read(text, |_| ()), Ok(Some(report)), "{}", String::from_utf8_lossy(text));
+                    prop_assert_eq!(
+                        read(text, |_| ()),
+                        Ok(Some(report)),
+                        "{}",
+                        String::from_utf8_lossy(text)
+                    );
                 }
             }
         }

@@ -62,7 +62,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_not(text in "([0-9.]{1,9} |[0-9]{1,12}/[0-9]|.){0,9}") {
-            prop_assert!(parse_loadavg(&text).is_none_or(|(average, running)| average >= 0.0 && running >= 0.0));
+            prop_assert!(
+                parse_loadavg(&text).is_none_or(|(average, running)| average >= 0.0 && running >= 0.0)
+            );
         }
     }
 }

@@ -61,8 +61,8 @@ impl BalancerRuntime {
                     params: StrategyParams::defaults(round_robin),
                     weight: None,
                 };
-                let reason = "balancing disabled by an operator: members take equal turns, until it is enabled \
-                           or \
+                let reason = "balancing disabled by an operator: members take equal turns, until it is \
+                           enabled or \
                            the next reload";
                 (round_robin, EventKind::Disabled, reason)
             }

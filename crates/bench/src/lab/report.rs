@@ -325,8 +325,8 @@ fn origin(run: &RunFile, experiment: &Experiment) -> String {
         false => "",
     };
     format!(
-        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches{interleaving_note}, after {} s of \
-         warm-up{lengthening_note}; the \
+        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches{interleaving_note}, \
+         after {} s of warm-up{lengthening_note}; the \
          samples of all of them give the intervals (Student's t). The load came from this program's own \
          generator, \
          in a process apart from balancer and members, on the same machine. The run took {:.0} s.</p>\n\

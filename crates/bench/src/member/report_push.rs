@@ -48,7 +48,8 @@ pub(super) async fn push_reports(report_address: SocketAddr, member: Rc<MemberSt
 
 async fn push_report(report_address: SocketAddr, body: &str) -> io::Result<()> {
     let request = format!(
-        "POST /v1/report HTTP/1.1\r\nhost: {report_address}\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+        "POST /v1/report HTTP/1.1\r\nhost: {report_address}\r\ncontent-type: \
+         application/x-www-form-urlencoded\r\n\
          content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     );

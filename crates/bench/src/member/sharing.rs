@@ -255,18 +255,29 @@ mod tests {
                     (ticks as f64 * TICK, event)
                 })
                 .collect();
-            let (actual_ends, expected_ends) = (processor_sharing_ends(cores, &events), brute_force_ends(cores, &events));
+            let actual_ends = processor_sharing_ends(cores, &events);
+            let expected_ends = brute_force_ends(cores, &events);
             prop_assert_eq!(actual_ends.len(), expected_ends.len());
             for (actual, expected) in actual_ends.iter().zip(&expected_ends) {
                 match (actual, expected) {
                     (Some(actual_end), Some(expected_end)) => {
-                        prop_assert!((actual_end - expected_end).abs() < ROUNDING, "{} {}", actual_end, expected_end);
+                        prop_assert!(
+                            (actual_end - expected_end).abs() < ROUNDING,
+                            "{} {}",
+                            actual_end,
+                            expected_end
+                        );
                     }
                     (None, None) => {}
                     // A cancelled job may have ended in the same moment.
                     _ => {
                         let cancelled_end = actual.or(*expected);
-                        prop_assert!(is_at_cancellation(&events, cancelled_end), "{:?} {:?}", actual, expected);
+                        prop_assert!(
+                            is_at_cancellation(&events, cancelled_end),
+                            "{:?} {:?}",
+                            actual,
+                            expected
+                        );
                     }
                 }
             }

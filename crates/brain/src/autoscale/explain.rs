@@ -46,8 +46,8 @@ impl DecisionInputs<'_> {
             peer_rate => format!(" ({peer_rate:.1} of them to other balancers)"),
         };
         let mut explanation = format!(
-            "{change}: {rate:.1} requests a second{peer_note} take {:.2} of capacity ({}), {upper_demand:.2} in \
-             {start_seconds:.1} s{}; with {} \
+            "{change}: {rate:.1} requests a second{peer_note} take {:.2} of capacity ({}), \
+             {upper_demand:.2} in {start_seconds:.1} s{}; with {} \
              that is {wanted:.2}, and {capacity:.2} is there or coming",
             demand.demand,
             demand.source,

@@ -63,8 +63,8 @@ pub(super) fn unknown_reason<'g>(estimators: impl Iterator<Item = &'g MemberEsti
             false => "the load has not varied enough beside that to tell what a request costs",
         };
         return format!(
-            "agents tell of whole hosts, of which other work keeps busy {other_percent:.0} % or so, and {explanation}{min_note} \
-             (an agent with --cgroup \
+            "agents tell of whole hosts, of which other work keeps busy {other_percent:.0} % or so, and \
+             {explanation}{min_note} (an agent with --cgroup \
              tells of the server alone)"
         );
     }
@@ -106,7 +106,8 @@ fn range_explanation(guessed_count: usize, member_count: usize, source: &str) ->
                 .to_string()
         }
         _ => format!(
-            "{guessed_count} of {member_count} members never had enough to do to tell what they can; they can do at least \
+            "{guessed_count} of {member_count} members never had enough to do to tell what they can; they \
+             can do at least \
              what they did, and probably no more than the others make likely, which are known from {source}"
         ),
     }

@@ -40,7 +40,8 @@ fn upgrade(balancer: &ControlEndpoint, request: &Value) -> Result<CommandOutput,
     let (pid, version) = (&response["pid"], response["version"].as_str().unwrap_or_default());
     let connections = response["connections"].as_u64().unwrap_or_default();
     let message = format!(
-        "process {pid}, version {version}, has taken over; {connections} connections end with the one before\n"
+        "process {pid}, version {version}, has taken over; {connections} connections end with the one \
+         before\n"
     );
     Ok(CommandOutput::from_action(response, message))
 }

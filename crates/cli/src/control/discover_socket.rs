@@ -130,8 +130,8 @@ impl ProgramKind for DaemonKind {
     const SECTION: &str = "admin";
 
     fn default_endpoints() -> Result<Vec<ControlEndpoint>, ControlError> {
-        let message = "it is not said which daemon: give --host https://HOST:PORT, --control unix:/PATH, or -c \
-             FILE with \
+        let message = "it is not said which daemon: give --host https://HOST:PORT, --control unix:/PATH, \
+             or -c FILE with \
              [admin] control";
         Err(ControlError::Refused(message.into()))
     }

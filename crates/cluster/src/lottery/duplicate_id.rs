@@ -90,8 +90,8 @@ impl DuplicateDetector {
         {
             (*count, *last_logged_at) = (0, Some(std::time::Instant::now()));
             tracing::warn!(
-                "member {member} is at {known_address} and at {from}: there are two daemons of that number, or \
-                 somebody sends again \
+                "member {member} is at {known_address} and at {from}: there are two daemons of that \
+                 number, or somebody sends again \
                  what was recorded"
             );
         }

@@ -445,7 +445,8 @@ async fn containers_are_made_started_stopped_and_removed() {
             "Cmd": ["serve", "--name=web-6"],
             "Env": ["PORT=8080"],
             "Labels": {
-                "plimsoll.group": "web", "plimsoll.index": "6", "plimsoll.address": first_instance.address.to_string(),
+                "plimsoll.group": "web", "plimsoll.index": "6",
+                "plimsoll.address": first_instance.address.to_string(),
             },
             "ExposedPorts": {"8080/tcp": {}},
             "HostConfig": {"PortBindings": {"8080/tcp": [

@@ -105,8 +105,8 @@ fn load_initial(path: &Path) -> Result<(StoreSnapshot, Option<StoreFingerprint>,
         FileContents::Invalid(reason) => {
             let backup_path = file::set_aside(path).map_err(open_error)?;
             let warning = format!(
-                "the store {path_text} cannot be used: {reason}; it was set aside as {}, and what operators did \
-                 before does not \
+                "the store {path_text} cannot be used: {reason}; it was set aside as {}, and what \
+                 operators did before does not \
                  count: put back a copy and start again, or say it again",
                 backup_path.display()
             );

@@ -315,8 +315,8 @@ fn control_over_tls_is_held_against_what_it_needs() {
         ),
         (
             format!(
-                "{tls_address}{tls}access = {{ file = \"/x\", grant = [{{ identity = \"jwt:a\", role = \"viewer\" \
-                 }}] }}\n"
+                "{tls_address}{tls}access = {{ file = \"/x\", grant = [{{ identity = \"jwt:a\", \
+                 role = \"viewer\" }}] }}\n"
             ),
             "and here as well",
         ),
@@ -324,8 +324,8 @@ fn control_over_tls_is_held_against_what_it_needs() {
         (format!("{tls_address}{tls}{}", grant.replace("jwt:a", "alice")), "neither spiffe://"),
         (
             format!(
-                "{tls_address}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\ngroups = \
-                 \"all\"\n"
+                "{tls_address}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = \
+                 [\"drain\"]\ngroups = \"all\"\n"
             ),
             "there is a role `admin` already",
         ),
@@ -338,7 +338,8 @@ fn control_over_tls_is_held_against_what_it_needs() {
         ),
         (
             format!(
-                "{tls_address}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"fly\"]\ngroups = []\n"
+                "{tls_address}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"fly\"]\n\
+                 groups = []\n"
             ),
             "is not a verb; there are: index, ",
         ),
@@ -355,20 +356,22 @@ fn control_over_tls_is_held_against_what_it_needs() {
         ),
         (
             format!(
-                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"http://x/\" }}\n{grant}"
+                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"http://x/\" \
+                 }}\n{grant}"
             ),
             "whoever is on the way",
         ),
         (
             format!(
-                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_ca = \"/y\" \
-                 }}\n{grant}"
+                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", \
+                 jwks_ca = \"/y\" }}\n{grant}"
             ),
             "`jwks_ca` has no effect",
         ),
         (
             format!(
-                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"ftp://x/\" }}\n{grant}"
+                "{tls_address}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"ftp://x/\" \
+                 }}\n{grant}"
             ),
             "neither with https://",
         ),

@@ -53,8 +53,8 @@ pub(super) fn listeners(
         for address_text in address_list.split(',') {
             let addresses = addresses(address_text);
             if addresses.is_empty() {
-                let reason = "is no IP address with a port (names, sockets in the file system and variables are \
-                    not carried over)";
+                let reason = "is no IP address with a port (names, sockets in the file system and \
+                    variables are not carried over)";
                 draft.note(bind.line, format!("bind {address_text}"), reason);
             }
             for address in addresses {

@@ -135,8 +135,8 @@ fn agree_client_certificates(sites: &mut [ServerSite], draft: &mut ImportDraft) 
     let Some((ca, _)) = certificate_requests.first() else { return true };
     if certificate_requests.iter().any(|(other_ca, _)| other_ca != ca) {
         for site in sites.iter().filter(|site| site.listener.client_ca().is_some()) {
-            let reason = "servers of one address ask for certificates of different authorities, and a listener \
-                knows those of one file: it is left out";
+            let reason = "servers of one address ask for certificates of different authorities, and a \
+                listener knows those of one file: it is left out";
             draft.note(site.listener.line, site.display_name(), reason);
         }
         return false;

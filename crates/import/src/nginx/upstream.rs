@@ -272,8 +272,8 @@ fn apply_servers(group: &mut DraftGroup, servers: Vec<UpstreamServer>, draft: &m
             );
         }
         if first_active.max_fails.is_none() && first_active.fail_timeout.is_some() {
-            let reason = "fail_timeout without max_fails is for one failure: write consecutive and ejection in \
-                [group.outlier]";
+            let reason = "fail_timeout without max_fails is for one failure: write consecutive and \
+                ejection in [group.outlier]";
             draft.note(first_active.line, first_active.text.clone(), reason);
         }
     }

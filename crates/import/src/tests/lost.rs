@@ -169,8 +169,8 @@ fn the_last_way_of_checking_is_the_one() {
         let (output, notes) = import_text(
             ImportSource::Haproxy,
             &format!(
-                "defaults\n mode tcp\n option httpchk GET /h\nlisten l\n bind :80\n option {check_option}\n server \
-                 a 10.0.0.1:80 check inter 1s\n"
+                "defaults\n mode tcp\n option httpchk GET /h\nlisten l\n bind :80\n option \
+                 {check_option}\n server a 10.0.0.1:80 check inter 1s\n"
             ),
         );
         assert!(output.contains("tcp = true") && !output.contains("http = "), "{output}");

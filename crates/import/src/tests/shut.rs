@@ -65,17 +65,18 @@ fn no_listener_of_haproxy_is_opened() {
         "filter spoe engine coraza config /x",
     ] {
         let frontend = format!(
-            "{other_section}frontend f\n mode http\n bind :80\n {rule}\n default_backend b\nbackend b\n server a \
-             10.0.0.1:80\n"
+            "{other_section}frontend f\n mode http\n bind :80\n {rule}\n default_backend b\nbackend b\n \
+             server a 10.0.0.1:80\n"
         );
         assert_not_exposed(ImportSource::Haproxy, &frontend, 8, 80);
         let backend = format!(
-            "{other_section}frontend f\n mode http\n bind :80\n default_backend b\nbackend b\n mode http\n {rule}\n \
-             server a 10.0.0.1:80\n"
+            "{other_section}frontend f\n mode http\n bind :80\n default_backend b\nbackend b\n mode http\n \
+             {rule}\n server a 10.0.0.1:80\n"
         );
         assert_not_exposed(ImportSource::Haproxy, &backend, 11, 80);
         let defaults = format!(
-            "{other_section}defaults d\n mode http\n {rule}\nlisten l from d\n bind :80\n server a 10.0.0.1:80\n"
+            "{other_section}defaults d\n mode http\n {rule}\nlisten l from d\n bind :80\n \
+             server a 10.0.0.1:80\n"
         );
         assert_not_exposed(ImportSource::Haproxy, &defaults, 7, 80);
     }
@@ -120,8 +121,8 @@ fn no_listener_of_nginx_is_opened() {
     ] {
         let line = |http: &str, server: &str, location: &str| {
             format!(
-                "http {{\n{other_section}{http}\nserver {{\nlisten 80;\n{server}\nlocation / {{\n{location}\n{pass_line} }} \
-                 }} }}"
+                "http {{\n{other_section}{http}\nserver {{\nlisten 80;\n{server}\nlocation / \
+                 {{\n{location}\n{pass_line} }} }} }}"
             )
         };
         assert_not_exposed(ImportSource::Nginx, &line("", rule, ""), 6, 80);
@@ -139,9 +140,11 @@ fn no_listener_of_nginx_is_opened() {
          server_name a.b; location / {{ {pass_line} }} }} }}"
     );
     assert_not_exposed(ImportSource::Nginx, &refusing_text, 3, 80);
-    let stream =
-        format!("stream {{\nserver {{ listen 99; {pass_line} }}\nserver {{\nlisten 80;\ndeny 10.0.0.1;\n{pass_line} }} }}")
-            .replace("http://", "");
+    let stream = format!(
+        "stream {{\nserver {{ listen 99; {pass_line} }}\nserver {{\nlisten 80;\ndeny 10.0.0.1;\n{pass_line} \
+         }} }}"
+    )
+    .replace("http://", "");
     assert_not_exposed(ImportSource::Nginx, &stream, 5, 80);
     // The rule is around a server: in force if the server has none of its own.
     let nested_text = |server_rule: &str| {

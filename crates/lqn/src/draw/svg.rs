@@ -241,8 +241,8 @@ impl<'p> TaskShape<'p> {
                 let arrival_x = middle + SKEW / 2.0;
                 let _ = write!(
                     out,
-                    "<path class=\"arrow\" d=\"M{arrival_x:.1} {:.1}V{y:.1}\"/><path class=\"head\" d=\"M{arrival_x:.1} \
-                     {y:.1}l-4 -9h8z\"/>\
+                    "<path class=\"arrow\" d=\"M{arrival_x:.1} {:.1}V{y:.1}\"/><path class=\"head\" \
+                     d=\"M{arrival_x:.1} {y:.1}l-4 -9h8z\"/>\
                      <text class=\"mean\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                     y - 22.0,
                     arrival_x + 7.0,

@@ -165,8 +165,8 @@ fn check_magnitude(field: &MeasuredField) -> Result<(), InputError> {
     let (direction, adjective, bound) =
         if magnitude > MAX_VALUE { ("above", "large", MAX_VALUE) } else { ("below", "small", MIN_VALUE) };
     Err(field.error(format!(
-        "`{}` is {:e}: nothing that is measured is as {adjective} as that ({direction} {bound:e}); are the units \
-        right?",
+        "`{}` is {:e}: nothing that is measured is as {adjective} as that ({direction} {bound:e}); are the \
+         units right?",
         field.name, field.value
     )))
 }

@@ -103,7 +103,9 @@ mod tests {
             for (index, column) in columns.iter().enumerate() {
                 for (row, value) in column.iter().enumerate() {
                     let scaled_directions = svd.scaled.iter().zip(&svd.directions);
-                    let restored: f64 = scaled_directions.map(|(column_values, direction)| column_values[row] * direction[index]).sum();
+                    let restored: f64 = scaled_directions
+                        .map(|(column_values, direction)| column_values[row] * direction[index])
+                        .sum();
                     prop_assert!((restored - value).abs() < 1e-9, "{restored} {value}");
                 }
             }

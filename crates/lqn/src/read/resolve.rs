@@ -98,8 +98,8 @@ pub(super) fn resolve_draft(draft: ModelDraft) -> Result<Model, InputError> {
         let share_sum: f64 = routed_entry.forwards.iter().map(|(_, share)| share).sum();
         if (share_sum - 1.0).abs() > 1e-3 {
             return Err(name.at.error(format!(
-                "`{}` forwards {share_sum} of its requests: where it has a policy the shares, which are weights, \
-                add up to 1",
+                "`{}` forwards {share_sum} of its requests: where it has a policy the shares, which are \
+                 weights, add up to 1",
                 name.text
             )));
         }

@@ -200,8 +200,8 @@ impl<'d> LqnxParser<'d, '_, '_> {
             "inf" => Scheduling::Fcfs,
             unknown => {
                 return Err(position.error(format!(
-                    "scheduling `{unknown}` of processors is not supported; there are fcfs, ps, hol, pp, rand \
-                    and inf"
+                    "scheduling `{unknown}` of processors is not supported; there are fcfs, ps, hol, pp, \
+                     rand and inf"
                 )));
             }
         };

@@ -242,7 +242,8 @@ impl ControlPlane {
                     }
                     PickOutcome::Full => {
                         format!(
-                            "it stays: {previous_name} {leave_reason}, but the others have as much to do as they can"
+                            "it stays: {previous_name} {leave_reason}, but the others have as much to do \
+                             as they can"
                         )
                     }
                     PickOutcome::NoCandidate => {

@@ -167,7 +167,10 @@ impl ThreadContext {
             "choice": last_attempt.map(|last| last.choice.label()),
             "figures": figures,
             "tries": context.attempts.len(),
-            "waited": context.attempts.first().map_or(0.0, |first| first.begun.since(context.begun).as_secs_f64()),
+            "waited": context
+                .attempts
+                .first()
+                .map_or(0.0, |first| first.begun.since(context.begun).as_secs_f64()),
             "trace_id": trace,
             "span_id": span,
             "seconds": outcome.duration.as_nanos() as f64 / 1e9,

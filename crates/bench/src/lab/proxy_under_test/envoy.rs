@@ -17,8 +17,8 @@ pub(super) fn program(launcher: &ProcessLauncher) -> Result<PathBuf, LabError> {
     let build_folder = launcher.program.parent().and_then(std::path::Path::parent);
     let installed = build_folder.map(|folder| folder.join("peers/bin/envoy")).filter(|path| path.is_file());
     installed.or_else(|| find_program("envoy").ok()).ok_or_else(|| {
-        let message = "envoy is not installed; scripts/install-bench-peers envoy gets it, or leave it out of the \
-            levels";
+        let message = "envoy is not installed; scripts/install-bench-peers envoy gets it, or leave it out \
+            of the levels";
         LabError::failed(message)
     })
 }
@@ -47,7 +47,9 @@ pub(super) fn config(
             "retry_host_predicate": [{
                 "name": "envoy.retry_host_predicates.previous_hosts",
                 "typed_config": {
-                    "@type": format!("{extension_prefix}.retry.host.previous_hosts.v3.PreviousHostsPredicate"),
+                    "@type": format!(
+                        "{extension_prefix}.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+                    ),
                 },
             }],
             "host_selection_retry_max_attempts": 5,
@@ -63,7 +65,9 @@ pub(super) fn config(
     let connection_manager = json!({
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
-            "@type": format!("{extension_prefix}.filters.network.http_connection_manager.v3.HttpConnectionManager"),
+            "@type": format!(
+                "{extension_prefix}.filters.network.http_connection_manager.v3.HttpConnectionManager"
+            ),
             "stat_prefix": "lab",
             "codec_type": "HTTP1",
             "generate_request_id": false,

@@ -19,8 +19,8 @@ pub(super) fn config(
     let queue_timeout = settings.queue_timeout.map_or(5000, |duration| duration.0.as_millis());
     let server_timeout = settings.per_try.map_or(60_000, |duration| duration.0.as_millis().max(1));
     let mut text = format!(
-        "global\n  maxconn 8000\n{thread_lines}defaults\n  mode http\n  timeout connect 900ms\n  timeout client \
-         60s\n  \
+        "global\n  maxconn 8000\n{thread_lines}defaults\n  mode http\n  timeout connect 900ms\n  timeout \
+         client 60s\n  \
          timeout server {server_timeout}ms\n  timeout queue {queue_timeout}ms\n  option redispatch\n  option \
          abortonclose\n  retries {retries}\n  http-reuse always\n\
          frontend lab\n  bind {address}\n  default_backend lab\nbackend lab\n  balance {algorithm}\n  \

@@ -301,7 +301,8 @@ mod tests {
             prop_assert!((total - FILL_REQUESTS).abs() <= FILL_TOLERANCE, "{total}");
             prop_assert!((amounts.iter().sum::<f64>() - total).abs() < 1e-9);
             let filled_cost = |target: &FillTarget| target.cost(target.queue + amounts[target.index]);
-            let filled_costs = || targets.iter().filter(|target| amounts[target.index] > 0.0).map(filled_cost);
+            let filled_costs =
+                || targets.iter().filter(|target| amounts[target.index] > 0.0).map(filled_cost);
             let (lowest, highest) =
                 filled_costs().fold((f64::INFINITY, 0.0_f64), |(low, high), at| (low.min(at), high.max(at)));
             prop_assert!(highest - lowest <= 1e-6 * highest, "{lowest} to {highest}");

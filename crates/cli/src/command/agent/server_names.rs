@@ -24,8 +24,8 @@ pub(super) fn name_servers(
     let usage = |message: String| CliError::new(CliExitCode::Usage, message);
     if let Some(member) = member.filter(|member| has_port(member)) {
         return Err(usage(format!(
-            "--member {member} has a port, and there are several --side-car: give the host, and each server is \
-             known by the port of its side-car"
+            "--member {member} has a port, and there are several --side-car: give the host, and each \
+             server is known by the port of its side-car"
         )));
     }
     let common_address = listen

@@ -73,7 +73,8 @@ pub(super) async fn run_feed(
         if statistics.protocol.loads_lost > lost_loads {
             let lost_services = pluralize(statistics.protocol.loads_lost, "service");
             tracing::warn!(
-                "the load of {lost_services} is not known any more: shares follow the capacity alone until it is"
+                "the load of {lost_services} is not known any more: shares follow the capacity alone until \
+                 it is"
             );
         }
         lost_loads = statistics.protocol.loads_lost;

@@ -56,7 +56,10 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
             "kind": resource_kind(*resource), "name": resource.name(&model), "utilization": utilization,
         })).collect::<Vec<_>>(),
         "next": next_bottleneck(&improvements).map(|next| bottleneck_json(&model, next)),
-        "remedies": improvements.iter().map(|improvement| improvement_json(&model, current, improvement)).collect::<Vec<_>>(),
+        "remedies": improvements
+            .iter()
+            .map(|improvement| improvement_json(&model, current, improvement))
+            .collect::<Vec<_>>(),
         "left_out": left_out,
     });
     globals.print_result(&json, || {

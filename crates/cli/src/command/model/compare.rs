@@ -83,7 +83,8 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
     if globals.output == OutputFormat::Csv {
         write_stdout(&csv(&names, &rows))?;
     } else {
-        let json = json!({ "schema": 1, "against": names[reference], "rows": rows_json(&names, reference, &rows),
+        let json = json!({ "schema": 1, "against": names[reference],
+            "rows": rows_json(&names, reference, &rows),
             "errors": error_summaries(&names, reference, &rows), "stuck": unsolved, "left_out": left_out });
         globals.print_result(&json, || render(&names, reference, &rows, globals.stdout_has_color()))?;
     }

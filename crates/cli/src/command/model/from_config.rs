@@ -132,7 +132,8 @@ fn capacity_notes(groups: &[ModelledGroup<'_>]) -> Vec<Vec<String>> {
         let differs = member.table().capacity != first_capacity;
         differs.then(|| {
             format!(
-                "{} is also a member of group {}; its processor has the capacity {first_capacity} that it has there",
+                "{} is also a member of group {}; its processor has the capacity {first_capacity} that it \
+                 has there",
                 member.name(),
                 groups[group_index].group.name
             )
@@ -351,7 +352,8 @@ fn render_lqn(file: &str, threads: usize, groups: &[ModelledGroup<'_>]) -> Strin
             None if *is_handle_driven => {
                 let _ = writeln!(
                     header,
-                    "${identifier}_asks = 0.01   # how often the balancer is asked for a member, for each request"
+                    "${identifier}_asks = 0.01   # how often the balancer is asked for a member, for each \
+                     request"
                 );
                 let _ =
                     writeln!(entries, "  s {choice} 0 -1\n  y {choice} {identifier} ${identifier}_asks -1");
@@ -376,12 +378,14 @@ fn render_lqn(file: &str, threads: usize, groups: &[ModelledGroup<'_>]) -> Strin
         let _ = writeln!(processors, "  p {identifier}_users f i");
         let _ = writeln!(
             tasks,
-            "  t {identifier}_client r {identifier}_client -1 {identifier}_users z ${identifier}_think m ${identifier}_clients"
+            "  t {identifier}_client r {identifier}_client -1 {identifier}_users z ${identifier}_think m \
+             ${identifier}_clients"
         );
         // There is exactly one request each time.
         let _ = writeln!(
             entries,
-            "  s {identifier}_client 0 -1\n  f {identifier}_client 1 -1\n  y {identifier}_client {called_entry} 1 -1"
+            "  s {identifier}_client 0 -1\n  f {identifier}_client 1 -1\n  y \
+             {identifier}_client {called_entry} 1 -1"
         );
         let _ = writeln!(entries, "  s {identifier} $balancer_demand -1");
         let members: Vec<_> = group.members.iter().map(MemberEntry::table).collect();

@@ -100,8 +100,8 @@ fn fan_out(
     if inward.is_none_or(|count| caller_replicas * outward_count != target_replicas * count) {
         let inward_count = inward.unwrap_or(1);
         return Err(position.error(format!(
-            "{caller_replicas} replicas of `{}` that ask {outward_count} each, and {target_replicas} of `{}` that are asked by {inward_count} \
-             each, do not fit: \
+            "{caller_replicas} replicas of `{}` that ask {outward_count} each, and {target_replicas} of \
+             `{}` that are asked by {inward_count} each, do not fit: \
              {caller_replicas} * fan-out is {target_replicas} * fan-in",
             from.name, to.name
         )));

@@ -475,9 +475,9 @@ async fn check_script(core: &Rc<ThreadContext>, listener: &Rc<Listener>, input: 
             let received = parse_received(&client.borrow().received);
             assert!(received.goaway.is_none(), "{received:?}");
             if script.plain_streams.is_subset(&received.ended) {
-                assert!(
-                    script.plain_streams.iter().all(|stream| received.answered.contains(stream) || received.refused.contains(stream))
-                );
+                assert!(script.plain_streams.iter().all(
+                    |stream| received.answered.contains(stream) || received.refused.contains(stream)
+                ));
                 break;
             }
         }

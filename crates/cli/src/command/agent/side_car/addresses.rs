@@ -35,8 +35,8 @@ pub(in crate::command::agent) fn with_group_urls(
         url_count if url_count == http_count => {}
         url_count => {
             return usage_error(format!(
-                "--group-url is given {url_count} times and there are {http_count} --side-car of http: give it once \
-                 for \
+                "--group-url is given {url_count} times and there are {http_count} --side-car of http: \
+                 give it once for \
                  all, or once for each"
             ));
         }
