@@ -3,9 +3,9 @@
 //! Four steps follow each other, each of which reports every error it finds with its line and column:
 //!
 //! 1. The text is parsed as TOML.
-//! 2. The tree is checked against the JSON Schema ([`schema_check`]).
-//! 3. The sections are checked against one another ([`check`]).
-//! 4. Host names are looked up ([`settings`]).
+//! 2. The tree is checked against the JSON Schema (`schema_check`).
+//! 3. The sections are checked against one another (`check`).
+//! 4. Host names are looked up (`settings`).
 //!
 //! Only the last touches the network, so `plimsoll config check` does the first three.
 

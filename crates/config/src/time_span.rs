@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::text::{TextValue, text};
 
-/// A duration, exact to the nanosecond, at most [`LONGEST`].
+/// A duration, exact to the nanosecond, at most `LONGEST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeSpan(pub Duration);
 

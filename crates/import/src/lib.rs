@@ -1,12 +1,12 @@
 //! Imports of other load balancers' configurations: `plimsoll config import`.
 //!
-//! A reader ([`haproxy`], [`nginx`]) takes the text apart and fills an
-//! [`ImportDraft`](intermediate::ImportDraft). For a part that it cannot carry over it makes a note with the
+//! A reader (`haproxy`, `nginx`) takes the text apart and fills an
+//! `ImportDraft`. For a part that it cannot carry over it makes a note with the
 //! line and the reason. Each line, or directive, is marked when it is used; the rest without a mark and a
 //! note gets a note at the end. So nothing is passed over in silence except words that a list names as
 //! without effect on traffic (`HARMLESS`, in each reader).
 //!
-//! The draft is then put in order ([`normalize`]) and written ([`toml_output`]). No text makes a reader
+//! The draft is then put in order (`normalize`) and written (`toml_output`). No text makes a reader
 //! panic, and nothing is looked up or opened.
 
 mod haproxy;
