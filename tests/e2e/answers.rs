@@ -137,7 +137,7 @@ fn the_queue_is_bounded_in_length_and_time() {
 #[test]
 fn those_who_wait_are_served_when_a_place_comes_free() {
     let member = Member::start(&["--service", "const:20ms", "--workers", "9"]);
-    let rest = "max_connections = 2\nqueue = 100\nqueue_timeout = \"1h\"\npool_idle = \"1h\"";
+    let rest = "max_connections = 2\nqueue = 100\nqueue_timeout = \"1h\"\npool_idle_timeout = \"1h\"";
     let balancer = start(member.address, rest);
     let mut clients: Vec<Wire> = (0..40).map(|_| Wire::connect(balancer.address())).collect();
     clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));

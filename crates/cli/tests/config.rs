@@ -175,7 +175,7 @@ fn help_says_what_and_how() {
     assert_snapshot!("help_config", out(&plimsoll(&["config", "--help"], "")));
     assert_snapshot!("help_config_check", out(&plimsoll(&["config", "check", "-h"], "")));
     let root = plimsoll(&["--help"], "");
-    for word in ["up", "config", "completions", "man", "Exit codes: 0 ok"] {
+    for word in ["up", "config", "completions", "man", "Exit codes: 0 success"] {
         assert!(out(&root).contains(word), "{word}");
     }
     let version = plimsoll(&["--version"], "");

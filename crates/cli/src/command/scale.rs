@@ -192,7 +192,7 @@ mod tests {
         let groups = [group(), GroupStatus { name: "mail".into(), ..GroupStatus::default() }];
         let selected = select_groups(&groups, None).unwrap();
         insta::assert_snapshot!(render(&selected, false), @"
-        GROUP  WANTED  THERE  COMING  BOUNDS   TARGET         BY
+        GROUP  WANTED  THERE  COMING  BOUNDS   TARGET        BY
         web         3      1       1  1 to 10  headroom 0.3  process
 
         web  1 more: 120.0 requests a second take 1.20 of capacity (load line)
