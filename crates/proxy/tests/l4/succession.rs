@@ -81,7 +81,7 @@ async fn a_reload_says_what_it_changes_by_the_names_of_the_configuration() {
             settings.listeners[0].half_close = true;
         });
         let listener = format!("~ listener tcp {}: half_close", home());
-        assert_eq!(both, [&*listener, "~ group g: slow_start, queue, pool"]);
+        assert_eq!(both, [&*listener, "~ group g: slow_start, queue, max_idle_connections"]);
         let limit = said(&|settings| group(settings, &|group| group.spec.members[0].limit = 7));
         assert_eq!(limit, ["~ group g: max_connections none -> 7"]);
         engine.stop().await;
