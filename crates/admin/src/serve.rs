@@ -52,7 +52,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit of a write without progress.
 const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit for responses in progress at the end.
-const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(1500);
+/// The time for the first request of a connection that was accepted before the end.
+const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(1);
 
 /// The maximum number of connections that receive a rejection at once; further ones are closed without it.
 const MAX_REJECTIONS: usize = 16;
@@ -361,8 +363,11 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let peer = Arc::new(peer);
+    let (first_request, has_request) = (Notify::new(), AtomicBool::new(false));
     let service = service_fn(|mut request: Request<Incoming>| {
         let (endpoint, peer) = (endpoint.clone(), peer.clone());
+        has_request.store(true, Relaxed);
+        first_request.notify_one();
         async move {
             let slot = peer.slot.clone();
             slot.mark_busy();
@@ -380,8 +385,16 @@ where
     tokio::select! {
         // Client errors are answered or end the connection; they are not logged.
         _ = connection.as_mut() => return,
-        () = endpoint.wait_for_end() => connection.as_mut().graceful_shutdown(),
+        () = endpoint.wait_for_end() => {}
     }
+    if !has_request.load(Relaxed) {
+        // A client that has just connected gets an answer, as the next process has not accepted it.
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = timeout(FIRST_REQUEST_GRACE, first_request.notified()) => {}
+        }
+    }
+    connection.as_mut().graceful_shutdown();
     let _ = connection.await;
 }
 

@@ -7,6 +7,32 @@ use std::time::{Duration, Instant};
 use crate::script::{PATIENCE, open, tcp, until};
 
 #[test]
+fn a_connection_that_was_accepted_is_answered_although_the_process_ends() {
+    loop {
+        let open = open();
+        let control = open.control.clone();
+        let mut waiting = tcp(open.addr());
+        // Connections are accepted in order: the one before has been.
+        assert_eq!(open.show("/healthz").status, 200);
+        let ended_at = Instant::now();
+        let ending = std::thread::spawn(move || drop(open));
+        // The file goes when it accepts no more.
+        while control.exists() {
+            std::thread::sleep(Duration::from_millis(1)); // sleeps: polls
+        }
+        waiting.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        // A reset is no answer.
+        let _ = waiting.read_to_string(&mut answer);
+        ending.join().unwrap();
+        // Where the machine stood still for longer than the process waits, it is tried again.
+        if ended_at.elapsed() < Duration::from_millis(900) {
+            return assert!(answer.starts_with("HTTP/1.1 "), "{answer:?}");
+        }
+    }
+}
+
+#[test]
 fn garbage_is_survived() {
     let open = open();
     let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
