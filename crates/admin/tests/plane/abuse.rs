@@ -26,6 +26,7 @@ fn a_connection_that_was_accepted_is_answered_although_the_process_ends() {
         let _ = waiting.read_to_string(&mut answer);
         ending.join().unwrap();
         // Where the machine stood still for longer than the process waits, it is tried again.
+        // bound: only attempts within the process's own wait count
         if ended_at.elapsed() < Duration::from_millis(900) {
             return assert!(answer.starts_with("HTTP/1.1 "), "{answer:?}");
         }
