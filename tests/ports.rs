@@ -40,7 +40,14 @@ pub(crate) fn free_port() -> u16 {
 fn is_in_use(port: u16) -> bool {
     let suffix = format!(":{port:04X}");
     ["tcp", "tcp6", "udp", "udp6"].iter().any(|table| {
-        let text = std::fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
+        let text = match std::fs::read_to_string(format!("/proc/net/{table}")) {
+            Ok(text) => text,
+            // A kernel without IPv6.
+            Err(error) if table.ends_with('6') && error.kind() == std::io::ErrorKind::NotFound => {
+                return false;
+            }
+            Err(error) => panic!("/proc/net/{table}: {error}"),
+        };
         text.lines().skip(1).any(|line| {
             line.split_ascii_whitespace().nth(1).is_some_and(|address| address.ends_with(&suffix))
         })

@@ -62,7 +62,10 @@ pub trait BalancerBackend: Send + Sync + 'static {
     fn upgrade(&self, request: &UpgradeRequest) -> Result<CompletedUpgrade, String>;
 
     /// Begins the shutdown; returns at once.
-    fn stop(&self);
+    ///
+    /// # Errors
+    /// Fails if another process has taken over, which runs on.
+    fn stop(&self) -> Result<(), String>;
 
     /// Returns the explanation of a group; `None` if there is no such group.
     fn explain(&self, group: &str) -> Option<GroupExplanation>;

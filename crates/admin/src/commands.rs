@@ -413,7 +413,7 @@ impl AdminCommand {
                 Ok((StatusCode::OK, json!(upgraded)))
             }
             Self::Stop => {
-                balancer.stop();
+                balancer.stop().map_err(rejection)?;
                 Ok((StatusCode::ACCEPTED, json!({"stopping": true})))
             }
             // The path belongs to a balancer, so the operation is one of those above.

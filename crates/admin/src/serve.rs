@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
 use crate::access::{Caller, CredentialKind};
@@ -53,7 +53,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit for responses in progress at the end.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(1500);
-/// The time for the first request of a connection that was accepted before the end.
+/// The time for the first request of a connection, if the process ends meanwhile.
 const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(1);
 
 /// The maximum number of connections that receive a rejection at once; further ones are closed without it.
@@ -363,6 +363,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let peer = Arc::new(peer);
+    let accepted_at = Instant::now();
     let (first_request, has_request) = (Notify::new(), AtomicBool::new(false));
     let service = service_fn(|mut request: Request<Incoming>| {
         let (endpoint, peer) = (endpoint.clone(), peer.clone());
@@ -391,7 +392,7 @@ where
         // A client that has just connected gets an answer, as the next process has not accepted it.
         tokio::select! {
             _ = connection.as_mut() => return,
-            _ = timeout(FIRST_REQUEST_GRACE, first_request.notified()) => {}
+            _ = timeout_at(accepted_at + FIRST_REQUEST_GRACE, first_request.notified()) => {}
         }
     }
     connection.as_mut().graceful_shutdown();

@@ -30,7 +30,9 @@ impl BalancerError {
         match self {
             Self::Config(error) => error.headline(),
             Self::Unresolved(problems) => problems.headline(),
-            Self::Setup(reason) | Self::Failed(reason) => reason.clone(),
+            Self::Setup(reason) | Self::Failed(reason) => {
+                reason.lines().next().unwrap_or_default().to_owned()
+            }
             Self::Interrupted => "stopped at once".into(),
         }
     }
@@ -42,9 +44,8 @@ impl Display for BalancerError {
         match self {
             Self::Config(error) => error.fmt(out),
             Self::Unresolved(problems) => problems.fmt(out),
-            Self::Setup(_) | Self::Failed(_) | Self::Interrupted => {
-                writeln!(out, "error: {}", self.headline())
-            }
+            Self::Setup(reason) | Self::Failed(reason) => writeln!(out, "error: {reason}"),
+            Self::Interrupted => writeln!(out, "error: {}", self.headline()),
         }
     }
 }

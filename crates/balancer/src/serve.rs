@@ -111,8 +111,8 @@ pub(super) async fn serve(
     // No application creates a group at a process that is about to end.
     drop(load_manager);
     if handed_over && let Some(admin) = admin.take() {
-        // The other process answers now.
-        admin.hand_over();
+        // The other process answers now. The last answers of this one may take a moment.
+        drop(tokio::task::spawn_blocking(move || admin.hand_over()));
     }
     let (scalers, detached) = match handed_over {
         true => (None, Some(tokio::spawn(scalers.detach()))),

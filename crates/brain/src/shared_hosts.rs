@@ -140,7 +140,7 @@ impl SharedHosts {
             changed_share.notified = !changed_share.notified;
             let reason = match changed_share.notified {
                 true => format!(
-                    "shares {host} with others, who do much of what is done there: {}",
+                    "shares {host} with other groups, which do much of the work there: {}",
                     names.join(", ")
                 ),
                 false => format!("shares {host} with others who do little there: {}", names.join(", ")),

@@ -121,8 +121,8 @@ fn parts_go_by_what_is_at_work_and_each_group_is_told_of_the_others() {
     assert_eq!(
         whys,
         [
-            ("batch", "shares h1 with others, who do much of what is done there: web 25%"),
-            ("web", "shares h1 with others, who do much of what is done there: batch 75%"),
+            ("batch", "shares h1 with other groups, which do much of the work there: web 25%"),
+            ("web", "shares h1 with other groups, which do much of the work there: batch 75%"),
         ]
     );
     assert!(told[1].inputs.iter().any(|(name, part)| name == "share_of_batch" && (part - 0.75).abs() < 0.01));

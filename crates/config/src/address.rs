@@ -178,7 +178,7 @@ text! {
     AdminListen,
     format: "plimsoll-admin-listen",
     what: "an IP address and a port, or \"off\"",
-    example: "127.0.0.1:9900",
+    example: "127.0.0.1:9901",
 }
 
 impl FromStr for AdminListen {

@@ -358,7 +358,7 @@ text! {
     FilePath,
     format: "plimsoll-log-path",
     what: "the path of a file",
-    example: "/var/log/plimsoll/access.log",
+    example: "/etc/plimsoll/example.conf",
 }
 
 impl FromStr for FilePath {

@@ -184,7 +184,7 @@ text! {
     FolderPath,
     format: "plimsoll-folder",
     what: "the path of a folder",
-    example: "/var/log/plimsoll",
+    example: "/var/lib/plimsoll",
 }
 
 impl FromStr for FolderPath {

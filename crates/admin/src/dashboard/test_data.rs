@@ -387,7 +387,9 @@ impl BalancerBackend for SampleBalancer {
         Err(String::new())
     }
 
-    fn stop(&self) {}
+    fn stop(&self) -> Result<(), String> {
+        Ok(())
+    }
 
     fn explain(&self, _group: &str) -> Option<GroupExplanation> {
         self.explained.clone()

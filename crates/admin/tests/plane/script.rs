@@ -115,8 +115,9 @@ impl BalancerBackend for Script {
         }
     }
 
-    fn stop(&self) {
+    fn stop(&self) -> Result<(), String> {
         self.call("stop".into());
+        Ok(())
     }
 
     fn explain(&self, group: &str) -> Option<GroupExplanation> {

@@ -103,8 +103,12 @@ impl BalancerBackend for BalancerRuntime {
         self.hand_over(request)
     }
 
-    fn stop(&self) {
+    fn stop(&self) -> Result<(), String> {
+        if let Some(pid) = self.handoff_source().and_then(|handoff_source| handoff_source.successor_pid()) {
+            return Err(format!("process {pid} has taken over: try again"));
+        }
         self.stop.notify_one();
+        Ok(())
     }
 
     fn explain(&self, group: &str) -> Option<GroupExplanation> {

@@ -22,8 +22,8 @@ pub(crate) struct Args {
 /// The targets of `disable` and `enable`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SwitchTarget {
-    /// Member: a disabled member gets no new requests and keeps its current ones, without the advance notice
-    /// of `drain`
+    /// A member: while disabled it gets no new requests and keeps its current ones, without the advance
+    /// notice of `drain`
     Member {
         /// Member address as configured: HOST:PORT
         member: String,
@@ -35,8 +35,8 @@ pub(super) enum SwitchTarget {
         #[command(flatten)]
         at: BalancerSelector,
     },
-    /// Listener: a disabled listener refuses connections; open connections end after the current request
-    /// (http), or by themselves
+    /// A listener: while disabled it refuses connections; open ones end after the current request (http), or
+    /// by themselves
     Listener {
         /// Listener address, as configured or as `plimsoll status` shows it; udp:ADDRESS distinguishes a UDP
         /// listener from another at the same address
@@ -46,7 +46,7 @@ pub(super) enum SwitchTarget {
         #[command(flatten)]
         at: BalancerSelector,
     },
-    /// Balancing of a group: when disabled, its members take equal turns (round robin), regardless of
+    /// The balancing of a group: while disabled, its members take equal turns (round robin), regardless of
     /// strategy and load
     Balancing {
         /// Name of the group

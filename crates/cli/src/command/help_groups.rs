@@ -1,6 +1,10 @@
 //! The commands in groups, as `plimsoll --help` lists them.
 
+use std::io::IsTerminal as _;
+
 use clap::Command;
+
+use crate::terminal;
 
 /// The headings of the help, and the commands below each.
 const GROUPS: [(&str, &[&str]); 6] = [
@@ -20,13 +24,16 @@ const GROUPS: [(&str, &[&str]); 6] = [
 
 /// The columns before a command's description.
 const INDENT: usize = 15;
-/// The widest line.
-const WIDTH: usize = 100;
+/// The narrowest and the widest line.
+const MIN_WIDTH: usize = 40;
+const MAX_WIDTH: usize = 100;
 
 /// Returns the command tree with a help that lists the commands in groups.
 pub(super) fn with_groups(mut tree: Command) -> Command {
     tree.build();
-    let listing = listing(&tree);
+    let columns = terminal::size(std::io::stdout()).0.clamp(MIN_WIDTH, MAX_WIDTH);
+    let columns = if std::io::stdout().is_terminal() { columns } else { MAX_WIDTH };
+    let listing = listing(&tree, columns);
     // Clap has no headings for commands: it lists none, and the template has them.
     let names: Vec<String> = tree.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     for name in names {
@@ -37,14 +44,14 @@ pub(super) fn with_groups(mut tree: Command) -> Command {
     tree.override_usage(usage).help_template(template)
 }
 
-fn listing(tree: &Command) -> String {
-    let mut text = String::new();
+fn listing(tree: &Command, columns: usize) -> String {
+    let (mut text, header) = (String::new(), *tree.get_styles().get_header());
     for (heading, names) in GROUPS {
-        text.push_str(&format!("{heading}:\n"));
+        text.push_str(&format!("{header}{heading}:{header:#}\n"));
         for name in names {
             let about = tree.find_subcommand(name).and_then(Command::get_about);
             let about = about.map(ToString::to_string).unwrap_or_default();
-            text.push_str(&entry(name, &about));
+            text.push_str(&entry(name, &about, columns));
         }
         text.push('\n');
     }
@@ -52,13 +59,13 @@ fn listing(tree: &Command) -> String {
 }
 
 /// Returns the lines of a command: its name, and its description in a column.
-fn entry(name: &str, about: &str) -> String {
+fn entry(name: &str, about: &str, columns: usize) -> String {
     let mut lines = vec![format!("  {name:<width$}", width = INDENT - 2)];
     for word in about.split_whitespace() {
         let last = lines.len() - 1;
         let line = &mut lines[last];
         let used = line.chars().count();
-        if used > INDENT && used + 1 + word.chars().count() > WIDTH {
+        if used > INDENT && used + 1 + word.chars().count() > columns {
             lines.push(format!("{:INDENT$}{word}", ""));
             continue;
         }
@@ -98,6 +105,6 @@ mod tests {
             }
         }
         assert!(!help.contains("Commands:"), "{help}");
-        assert!(help.lines().all(|line| line.chars().count() <= WIDTH), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= MAX_WIDTH), "{help}");
     }
 }

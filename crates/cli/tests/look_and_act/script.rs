@@ -108,8 +108,9 @@ impl BalancerBackend for Script {
         }
     }
 
-    fn stop(&self) {
+    fn stop(&self) -> Result<(), String> {
         let _ = self.stops.send(());
+        Ok(())
     }
 
     fn explain(&self, group: &str) -> Option<GroupExplanation> {

@@ -29,7 +29,7 @@ pub(super) struct LotteryUndrainArgs {
     at: DaemonSelector,
 }
 
-/// Stop referring clients to a service of a daemon's server, or to all of its services, which is to drain it
+/// Stop referring clients to one service of a daemon's server, or to all of them, as `drain` does
 #[derive(clap::Args, Debug)]
 pub(super) struct LotteryDisableArgs {
     #[command(flatten)]
