@@ -18,7 +18,7 @@ use crate::control::{self, BalancerSelector, CommandOutput};
 ///
 /// Faults are a group without a usable member, with one that fails its health checks, or that has refused
 /// requests for lack of capacity within the last ten seconds; a store that cannot be used; a last reload that
-/// was refused; or a certificate that has expired or is not yet valid. Certificates that expire soon are
+/// was refused; or a certificate that has expired or does not exist yet. Certificates that expire soon are
 /// listed. --fail-below sets the number of members that is sufficient instead, and --fail-headroom adds a
 /// requirement. Exit code 3 if the balancer is unreachable.
 #[derive(clap::Args, Debug)]
