@@ -98,7 +98,8 @@ class Dashboard(Seen):
         page = self.page()
         page.goto("/dashboard/groups/web")
         self.live(page)
-        link = page.locator("table.members tbody a").first
+        # The element itself: rows may change places.
+        link = page.locator("table.members tbody a").first.element_handle()
         link.focus()
         numbers = page.locator("details").first
         numbers.locator("summary").click()

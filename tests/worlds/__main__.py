@@ -1,7 +1,8 @@
 """python3 -B -m tests.worlds: plays worlds, many beside each other, since all mostly wait.
 
 The strategies of one world run one after the other, so that they see the same hour of the machine. Worlds
-that fill the machine's cores run alone, after the others.
+that fill the machine's cores run alone, after the others. With `--short` a row that breaks beside other worlds
+is played again alone, and that counts: beside them its members may have had no processor.
 """
 
 import argparse
@@ -91,8 +92,9 @@ def listed(worlds):
 class Player:
     """Plays worlds, some at once."""
 
-    def __init__(self, table, jobs, length):
+    def __init__(self, table, jobs, length, again):
         self.table, self.jobs, self.length, self.rows = table, asyncio.Semaphore(jobs), length, []
+        self.again = again
 
     async def all(self, plan):
         """Plays lists of rows: the rows of a list one after the other, lists beside each other unless they
@@ -101,6 +103,11 @@ class Player:
         await asyncio.gather(*(self.lane(rows) for rows in plan if rows not in alone))
         for rows in alone:
             await self.lane(rows)
+        shared = [row for row in self.rows if row.broken and not named(row.world).alone]
+        for row in shared if self.again else []:
+            self.rows.remove(row)
+            self.table.left += 1
+            await self.lane([Row(row.world, row.strategy, row.seed)])
 
     async def lane(self, rows):
         async with self.jobs:
@@ -180,7 +187,7 @@ def main():
         parser.error("none of these worlds has a row of these strategies")
     out = sys.stderr if arguments.output == "json" else sys.stdout
     table = Table(out, [(row.world, row.strategy) for rows in plan for row in rows])
-    player = Player(table, arguments.jobs, arguments.length)
+    player = Player(table, arguments.jobs, arguments.length, arguments.short)
     table.head()
     try:
         asyncio.run(run(player, plan))
