@@ -173,10 +173,11 @@ fn a_generator_that_was_late_says_that_the_run_is_invalid() {
     let target = url(member.address);
     let mut generator = Process::start(
         &binary(),
-        &["load", &target, "--rate", "200", "--duration", "3s", "--save", "result.json"],
+        &["load", &target, "--rate", "200", "--duration", "8s", "--save", "result.json"],
         folder.path(),
     );
-    generator.line("for 3.00 s");
+    // The run lasts longer than a busy machine takes to hand this line on.
+    generator.line("for 8.00 s");
     generator.signal(Signal::STOP);
     // sleeps: how long it stands still
     std::thread::sleep(Duration::from_millis(500));
