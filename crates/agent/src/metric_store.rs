@@ -100,7 +100,7 @@ impl MetricStore {
         let write_number = self.write_count;
         match self.values.entry(name.to_owned()) {
             Entry::Vacant(_) if is_full => Err(format!(
-                "{name}: {MAX_NAMES} numbers are told already, which is the most; report fewer names"
+                "{name}: {MAX_NAMES} metrics are reported already, the maximum: report fewer names"
             )),
             Entry::Vacant(vacancy) => {
                 let detector = ChangeDetector::new(value, if is_share { 1.0 } else { 0.0 });
@@ -227,7 +227,7 @@ mod tests {
             store.write(&format!("n{n}"), 1.0, ValueSource::Reported, at(0), false).unwrap();
         }
         assert!(
-            store.write("more", 1.0, ValueSource::Reported, at(0), false).unwrap_err().contains("40 numbers")
+            store.write("more", 1.0, ValueSource::Reported, at(0), false).unwrap_err().contains("40 metrics")
         );
         assert!(
             store.write("cpu", 1.0, ValueSource::Sensor, at(0), true).is_ok(),

@@ -128,12 +128,16 @@ async fn deregister(target: RegistrationTarget, deadline: Instant) {
                 return;
             }
             Err(failure @ HttpFailure::Connect(_)) => {
-                tracing::warn!("{} was not told that {} is gone: {failure}", target.balancer, target.member);
+                tracing::warn!(
+                    "{} did not accept that {} is gone: {failure}",
+                    target.balancer,
+                    target.member
+                );
                 return;
             }
         };
         if Instant::now() >= deadline {
-            tracing::warn!("{} was not told that {} is gone: {reason}", target.balancer, target.member);
+            tracing::warn!("{} did not accept that {} is gone: {reason}", target.balancer, target.member);
             return;
         }
         sleep(POLL_INTERVAL).await;
@@ -231,7 +235,7 @@ async fn drain(registrar: Arc<RegistrarState>, target: RegistrationTarget, deadl
                 Ok(in_flight) => tracing::warn!(
                     "{member} still has work of {balancer} ({in_flight} at once): leaving all the same"
                 ),
-                Err(error) => tracing::warn!("{balancer} was not told that {member} drains: {error}"),
+                Err(error) => tracing::warn!("{balancer} did not accept that {member} drains: {error}"),
             }
             return;
         }

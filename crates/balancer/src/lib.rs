@@ -68,7 +68,7 @@ const FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// once the file was read and before anything is logged.
 ///
 /// # Errors
-/// Fails if the file is wrong, if a step of the start fails, or if the process is told to stop at once.
+/// Fails if the file is wrong, if a step of the start fails, or if a second signal ends the process at once.
 pub fn run(file: &Path, start_log: impl FnOnce()) -> Result<(), BalancerError> {
     // The program is opened before its file can be replaced.
     let program = CurrentProgram::current().map_err(|error| {

@@ -49,7 +49,7 @@ async fn follow_group(balancer: Arc<BalancerRuntime>, lottery: LotteryGroup) {
             let result = spawn_blocking(move || {
                 let (members, weights) = member_specs(&candidates, limit);
                 if let Err(error) = balancer.set_lottery_members(&group, &members, &weights) {
-                    tracing::error!("group {group}: what the lottery says cannot be put in force: {error}");
+                    tracing::error!("group {group}: the lottery's members cannot be applied: {error}");
                 }
             });
             // A panic has been reported.

@@ -128,7 +128,7 @@ pub(super) async fn serve(
         None if !handed_over => return Err(interrupted_failure()),
         None => {
             // A step that may take long after an upgrade may not when the process is to end.
-            tracing::info!("told to end: connections have until the drain deadline");
+            tracing::info!("stop requested: connections have until the drain deadline");
             tokio::select! {
                 cut = balancer.engine().stop() => cut,
                 _ = signals.terminate.recv() => return Err(interrupted_failure()),

@@ -143,7 +143,10 @@ impl SharedHosts {
                     "shares {host} with other groups, which do much of the work there: {}",
                     names.join(", ")
                 ),
-                false => format!("shares {host} with others who do little there: {}", names.join(", ")),
+                false => format!(
+                    "shares {host} with other groups, which do little work there: {}",
+                    names.join(", ")
+                ),
             };
             let mut inputs = Vec::from([("own_share".to_string(), share)]);
             inputs.extend(

@@ -132,7 +132,9 @@ fn parts_go_by_what_is_at_work_and_each_group_is_told_of_the_others() {
     }
     let told = events(&mut neighbours);
     assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].why.starts_with("shares h1 with others who do little") && &*told[0].group == "web");
+    assert!(
+        told[0].why.starts_with("shares h1 with other groups, which do little") && &*told[0].group == "web"
+    );
     neighbours.observe(&[stake("h1", "web", 4.0)], at(121));
     let told = events(&mut neighbours);
     assert_eq!((told.len(), &*told[0].why), (1, "has h1 to itself again"), "{told:?}");

@@ -9,6 +9,7 @@
 mod admin_adapter;
 mod clock;
 mod config_watch;
+mod error;
 mod held_sockets;
 mod log_capture;
 mod monitor;
@@ -18,7 +19,6 @@ mod reload;
 mod start;
 mod state_file;
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -38,11 +38,12 @@ use config_watch::ConfigWatch;
 use held_sockets::SocketRequest;
 use log_capture::ProcessLog;
 use monitor::{ProcessExit, ProcessOutcome, monitor_child};
-use plimsoll_balancer::{BalancerError, audit_signal, notify_systemd};
+use plimsoll_balancer::{audit_signal, notify_systemd};
 use plimsoll_config::{self as config, SuperviseFile};
 use process::SupervisedProcess;
 use state_file::SupervisorState;
 
+pub use error::SupervisorError;
 pub use start::run;
 
 /// The number of ends of processes that may wait; more wait where they are.
@@ -59,29 +60,6 @@ pub struct CommandLines {
     /// has no status.
     pub self_status: fn(&[String]) -> Option<SelfStatus>,
 }
-
-/// The reason why a Supervisor does not start, or ends at once.
-#[derive(Debug)]
-pub enum SupervisorError {
-    /// The control addresses, their rules or their audit log are wrong.
-    Control(BalancerError),
-    /// A step failed: the socket or a folder is in use or not writable.
-    Failed(String),
-    /// The Supervisor was told to stop at once, and killed the running processes.
-    Interrupted,
-}
-
-impl fmt::Display for SupervisorError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Control(error) => out.write_str(&error.headline()),
-            Self::Failed(reason) => out.write_str(reason),
-            Self::Interrupted => out.write_str("stopped at once"),
-        }
-    }
-}
-
-impl std::error::Error for SupervisorError {}
 
 /// A Supervisor and its processes.
 struct Supervisor {

@@ -68,7 +68,7 @@ pub const ROUTES: &[ApiRoute] = &[
     ApiRoute {
         operation: Operation::Recent, name: "recent", class: Query, scope: Group,
         served_by: BALANCER, method: "GET", path: "/v1/groups/{group}/recent",
-        summary: "rates and response times of the group and its members in the last ten seconds",
+        summary: "the last ten seconds of the group, and recent rates of its members",
         request: RequestKind::Nothing, response: (200, Object("Recent")),
     },
     ApiRoute {

@@ -345,9 +345,9 @@ fn drain_effects(
     drained: bool,
 ) -> Vec<String> {
     let mut effects = vec![if drained {
-        "It gets nothing new. What it has ends in its own time; who is to be told is told first.".to_owned()
+        "It gets no new work; work in flight may end. The drain hook is called first.".to_owned()
     } else {
-        "It gets nothing new, at once and without anybody being told. What it has ends in its own time."
+        "It gets no new work, at once and without a call of the drain hook. Work in flight may end."
             .to_owned()
     }];
     let in_flight_text = if member.in_flight == 1 {
@@ -380,7 +380,7 @@ fn drain_effects(
     }
     let (share, measured) = request_share(page_context, group, member);
     let extra_share = share / (1.0 - share).max(0.01);
-    let measured_by = if measured { "of late" } else { "by its weight" };
+    let measured_by = if measured { "recently" } else { "by its weight" };
     effects.push(format!(
         "It had {} of the requests {measured_by}: the {} will carry {} more.",
         percent(share),

@@ -125,7 +125,7 @@ fn lottery_page(base: PageFrame, status: &DaemonStatus) -> LotteryPage {
         count(status.members.len() as u64, "other daemon")
     );
     if suspect_count > 0 {
-        summary.push_str(&format!(", {suspect_count} not heard of late"));
+        summary.push_str(&format!(", {suspect_count} silent"));
     }
     if differing_count > 0 {
         let verb_form = if differing_count == 1 { "knows" } else { "know" };
@@ -137,7 +137,7 @@ fn lottery_page(base: PageFrame, status: &DaemonStatus) -> LotteryPage {
         ("answers by referral", daemon_counts.referred),
         ("answers by lottery", daemon_counts.won),
         ("of them for another, who was late", daemon_counts.stood_in),
-        ("answers that there is nobody", daemon_counts.turned_away),
+        ("answers without a server", daemon_counts.turned_away),
         ("answers repeated", daemon_counts.repeated),
         ("answered by another as well", daemon_counts.duplicates),
         ("requests of sources that ask too much", daemon_counts.limited),
@@ -238,8 +238,7 @@ fn peer_view(member: &crate::ObservedDaemon) -> PeerView {
         ("draining" | "leaving", false) => ("◌", Severity::Fair),
         _ => ("○", Severity::Off),
     };
-    let state =
-        if member.suspect { format!("{}, not heard of late", member.state) } else { member.state.clone() };
+    let state = if member.suspect { format!("{}, silent", member.state) } else { member.state.clone() };
     PeerView {
         member: member.member,
         address: member.address.to_string(),
@@ -326,7 +325,7 @@ fn supervisor_page(base: PageFrame, status: &SupervisorStatus, now: u64) -> Supe
         count(process_count as u64, "process").replace("processs", "processes")
     );
     for (problem_count, description) in
-        [(failed_count, "failed"), (unwell_count, "not well by what they say")]
+        [(failed_count, "failed"), (unwell_count, "unhealthy by their own report")]
     {
         if problem_count > 0 {
             summary.push_str(&format!(", {problem_count} {description}"));

@@ -154,7 +154,7 @@ fn reported_value(fact: &FactExplanation) -> ReportedValue {
 
 fn alert_view(member: &MemberExplanation) -> Option<AlertView> {
     let alert = member.alert.as_ref()?;
-    let held_text = if alert.held { "; it waits until somebody has been told of it" } else { "" };
+    let held_text = if alert.held { "; it waits for the answer of the drain hook" } else { "" };
     let summary = format!(
         "Under alert for {}: {} of its sessions are to go elsewhere (decision {}){held_text}.",
         ago(alert.since_seconds),
@@ -274,7 +274,11 @@ fn member_actions(page_context: &PageContext<'_>, group: &str, member: &MemberSt
     }
     match member.state {
         MemberState::Disabled => offer_action(Operation::Enable, "Enable", "put it back in use"),
-        _ => offer_action(Operation::Disable, "Disable", "out of use at once, without anybody being told"),
+        _ => offer_action(
+            Operation::Disable,
+            "Disable",
+            "out of use at once, without a call of the drain hook",
+        ),
     }
     actions
 }

@@ -199,7 +199,7 @@ fn group_facts(page_context: &PageContext<'_>, group: &GroupStatus) -> Vec<Label
     if group.hand_overs + group.hand_overs_failed > 0 {
         facts.push(labeled_value(
             "handed over",
-            format!("{}, {} times nobody answered", group.hand_overs, group.hand_overs_failed),
+            format!("{}, {} times without an answer", group.hand_overs, group.hand_overs_failed),
         ));
     }
     facts
@@ -245,7 +245,7 @@ fn prediction_rows(group: &GroupStatus) -> Vec<PredictionRow> {
     }
     for change in &line.what_if {
         let summary = match (change.over, change.headroom) {
-            (Some(true), _) if change.capacity == Some(0.0) => "nobody is left to serve".to_owned(),
+            (Some(true), _) if change.capacity == Some(0.0) => "no member is left".to_owned(),
             (Some(true), _) => "over the load line".to_owned(),
             (Some(false), Some(headroom)) => {
                 let p99 = change.p99.map_or_else(String::new, |p99| format!(", p99 {}", latency(p99)));
@@ -287,7 +287,7 @@ fn group_actions(page_context: &PageContext<'_>, group: &GroupStatus) -> Vec<Act
     let group_field = [("group", &*group.name)];
     let mut actions = Vec::new();
     if group.balancing_disabled && page_context.can_execute(Operation::Enable, &group.name) {
-        let about = "members get what the strategy says again".to_owned();
+        let about = "members get their share by the strategy again".to_owned();
         actions.push(ActionLink {
             word: "Enable balancing",
             about,

@@ -79,7 +79,7 @@ pub(super) fn process_page(page_context: &PageContext<'_>, path: &str) -> Proces
         let balancer_count = fleet.balancers.len();
         let alive_count = fleet.balancers.iter().filter(|balancer| balancer.state == "up").count();
         let others_text = match balancer_count {
-            0 => "no other balancer has been heard of".to_owned(),
+            0 => "no other balancer has reported".to_owned(),
             _ => format!("{alive_count} of {} alive", count(balancer_count as u64, "other balancer")),
         };
         facts.push(labeled_value("fleet", format!("{} at {}; {others_text}", fleet.name, fleet.address)));

@@ -210,7 +210,7 @@ fn an_action_says_first_what_will_happen() {
         "<h1>Drain 10.0.0.1:80?</h1>",
         "2 requests are under way there.",
         "63 clients are bound to it, 2 of them by leases.",
-        "It had 48 % of the requests of late: the other one will carry 94 % more.",
+        "It had 48 % of the requests recently: the other one will carry 94 % more.",
         "‼ They are predicted to carry 100 requests a second, and 118 come: 18 % over the load line.",
         "<code>plimsoll drain 10.0.0.1:80 --group web</code>",
         "name=\"seal\"",

@@ -11,7 +11,7 @@ const COUNTS: [CounterRow; 18] = [
     ("plimsoll_lottery_referred_total", "Answers by referral.", |it| it.referred),
     ("plimsoll_lottery_won_total", "Answers by lottery.", |it| it.won),
     ("plimsoll_lottery_stood_in_total", "Those of them that were another's.", |it| it.stood_in),
-    ("plimsoll_lottery_turned_away_total", "Answers that there is nobody.", |it| it.turned_away),
+    ("plimsoll_lottery_turned_away_total", "Answers without a server.", |it| it.turned_away),
     ("plimsoll_lottery_repeated_total", "Answers repeated for a repeated request.", |it| it.repeated),
     ("plimsoll_lottery_duplicates_total", "Requests that another answered as well.", |it| it.duplicates),
     ("plimsoll_lottery_limited_total", "Requests of sources that ask too much.", |it| it.limited),
@@ -61,7 +61,11 @@ pub(super) fn metrics_page(status: &DaemonStatus) -> String {
         flag(status.prefer_referral),
     );
     gauge("plimsoll_lottery_remembers", "Requests that there is room to remember.", status.remembers as f64);
-    gauge("plimsoll_lottery_lag_seconds", "How late it was of late.", status.lag_seconds);
+    gauge(
+        "plimsoll_lottery_lag_seconds",
+        "Delay of its last steps behind their due time.",
+        status.lag_seconds,
+    );
     if let Some(delay) = status.commit_delay_seconds {
         gauge("plimsoll_lottery_commit_delay_seconds", "39 of 40 commits came within it.", delay);
     }

@@ -13,10 +13,12 @@ pub(super) fn fleet(page: &mut MetricsPage, fleet: Option<&FleetStatus>, groups:
             page.sample("", &[("balancer", &one.name), ("address", &one.address)], value(one));
         }
     };
-    each("plimsoll_fleet_up", MetricKind::Gauge, "1 if another balancer is there and heard of.", |one| {
+    each("plimsoll_fleet_up", MetricKind::Gauge, "1 if another balancer of the fleet reports.", |one| {
         flag(one.state == "up")
     });
-    each("plimsoll_fleet_age_seconds", MetricKind::Gauge, "Since it was heard of.", |one| one.age_seconds);
+    each("plimsoll_fleet_age_seconds", MetricKind::Gauge, "Seconds since its last report.", |one| {
+        one.age_seconds
+    });
     each("plimsoll_fleet_reports_total", MetricKind::Counter, "Its reports that came.", |one| {
         one.reports as f64
     });
@@ -37,7 +39,7 @@ pub(super) fn fleet(page: &mut MetricsPage, fleet: Option<&FleetStatus>, groups:
     let help = "Datagrams that were dropped: made without the key, sent again, or not understood.";
     one("plimsoll_fleet_refused_total", help, fleet.refused);
     one("plimsoll_fleet_unsent_total", "Datagrams that could not be sent.", fleet.unsent);
-    let help = "In flight with a member from other balancers, as far as they are heard of.";
+    let help = "Requests in flight at a member from other balancers, by their reports.";
     page.family("plimsoll_member_in_flight_elsewhere", MetricKind::Gauge, help);
     for group in groups {
         for member in &group.members {

@@ -48,12 +48,12 @@ impl LocalBalancer for FleetAdapter {
                 (EventKind::BalancerJoined, format!("balancer {name} is there, at {address}"))
             }
             PeerTransition::Silent => {
-                let reason = "nothing is heard of it, and nobody says that it is gone: what it has in flight \
-                    does not count";
+                let reason = "it sends no reports, and no balancer reports that it left: its \
+                    requests in flight do not count";
                 (EventKind::BalancerSilent, format!("balancer {name}: {reason}"))
             }
             PeerTransition::ReportsResumed => {
-                (EventKind::BalancerJoined, format!("balancer {name} is heard of again"))
+                (EventKind::BalancerJoined, format!("balancer {name} reports again"))
             }
             PeerTransition::Lost => {
                 let reason =

@@ -367,7 +367,11 @@ mod tests {
         assert_eq!((member.address, member.next_lookup), (proxy::NO_ADDRESS, now + RETRY_DELAY));
         let delays: Vec<u64> = (0..7)
             .map(|_| {
-                assert_eq!(member.record_lookup(Err("not known".into()), now), None, "it is told once");
+                assert_eq!(
+                    member.record_lookup(Err("not known".into()), now),
+                    None,
+                    "the failure is reported once"
+                );
                 (member.next_lookup - now).as_secs()
             })
             .collect();

@@ -55,7 +55,7 @@ impl DecisionInputs<'_> {
             target_text(settings.target, demand.allowed_utilization),
         );
         if floor > wanted && capacity > wanted {
-            explanation.push_str(&format!("; {floor:.2} was wanted of late"));
+            explanation.push_str(&format!("; {floor:.2} was wanted recently"));
         }
         if *desired == settings.max && *wanted > *capacity {
             explanation.push_str(&format!("; {} is the most", settings.max));

@@ -67,8 +67,8 @@ fn balancer_row(balancer: &BalancerStatus, own_address: &str) -> Vec<TableCell> 
     };
     let name = if balancer.name.is_empty() { "(no name yet)" } else { &balancer.name };
     let last_heard = match balancer.age_seconds {
-        ..1.0 => "heard just now".to_owned(),
-        age => format!("heard {} ago", short_duration(age)),
+        ..1.0 => "reported just now".to_owned(),
+        age => format!("reported {} ago", short_duration(age)),
     };
     // Two with one address cannot be told apart.
     let address = if balancer.address == own_address {
@@ -128,9 +128,9 @@ mod tests {
         };
         insta::assert_snapshot!(render(&fleet, false), @"
         •  lb1            10.0.0.1:7946  this one
-        ✔  lb2            10.0.0.2:7946  up        heard just now  12345 reports   0.0 % lost  2 groups
-        ?  lb3            10.0.0.2:7947  silent    heard 2s ago    12345 reports  25.0 % lost  2 groups
-        ✘  (no name yet)  10.0.0.2:7948  lost      heard 41s ago   12345 reports   0.0 % lost  2 groups
+        ✔  lb2            10.0.0.2:7946  up        reported just now  12345 reports   0.0 % lost  2 groups
+        ?  lb3            10.0.0.2:7947  silent    reported 2s ago    12345 reports  25.0 % lost  2 groups
+        ✘  (no name yet)  10.0.0.2:7948  lost      reported 41s ago   12345 reports   0.0 % lost  2 groups
         sent 50000 datagrams, 3456 kB  received 24000 datagrams, 9000 B  3 refused
         ");
     }

@@ -96,7 +96,7 @@ pub(super) fn prediction_rows(group: &GroupStatus) -> Vec<Vec<TableCell>> {
 fn effect_cell(change: &WhatIf) -> TableCell {
     let outcome = match (change.over, change.headroom) {
         (Some(true), _) if change.capacity == Some(0.0) => {
-            return TableCell::text("nobody is left to serve").style(TextStyle::Bad);
+            return TableCell::text("no member is left").style(TextStyle::Bad);
         }
         (Some(true), _) => return TableCell::text("over the load line").style(TextStyle::Bad),
         (Some(false), Some(headroom)) => format!("{:.0}% free", headroom * 100.0),
@@ -211,10 +211,10 @@ pub(super) mod tests {
         group.load_line = Some(line());
         assert_eq!(
             table(&prediction_rows(&group), false),
-            "web  at 80%                                160/s  p50 20.0ms  p99 310ms    3s ago\n\
+            "web  at 80%                                160/s  p50 20.0ms  p99 310ms  3s ago\n\
              web  with one more like the median member  300/s  60% free  p99 100ms\n\
              web  with twice the traffic                200/s  over the load line\n\
-             web  without its only usable member        0.0/s  nobody is left to serve\n"
+             web  without its only usable member        0.0/s  no member is left\n"
         );
     }
 

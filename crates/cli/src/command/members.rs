@@ -208,10 +208,10 @@ mod tests {
         insta::assert_snapshot!(tail, @"
         web  load line 200/s (190 to 1.2k)  40% below it  good: 3 predictions checked, off by 3%
 
-        web  at 80%                                160/s  p50 20.0ms  p99 310ms    3s ago
+        web  at 80%                                160/s  p50 20.0ms  p99 310ms  3s ago
         web  with one more like the median member  300/s  60% free  p99 100ms
         web  with twice the traffic                200/s  over the load line
-        web  without its only usable member        0.0/s  nobody is left to serve
+        web  without its only usable member        0.0/s  no member is left
         ");
     }
 

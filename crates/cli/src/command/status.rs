@@ -312,7 +312,7 @@ fn fleet_summary(fleet: &FleetStatus) -> (String, bool) {
     let total = fleet.balancers.len();
     let alive = fleet.balancers.iter().filter(|peer| peer.state == "up").count();
     let summary = match total {
-        0 => "no other balancer has been heard of".to_owned(),
+        0 => "no other balancer has reported".to_owned(),
         _ => format!("{alive} of {} alive", pluralize(total, "other balancer")),
     };
     (summary, alive == total && total > 0)
@@ -439,7 +439,7 @@ mod tests {
             ..FleetStatus::default()
         };
         for (balancers, line) in [
-            (vec![], "fleet  lb1  no other balancer has been heard of  (plimsoll fleet)"),
+            (vec![], "fleet  lb1  no other balancer has reported  (plimsoll fleet)"),
             (vec![balancer("up")], "fleet  lb1  1 of 1 other balancer alive  (plimsoll fleet)"),
             (
                 vec![balancer("up"), balancer("silent")],

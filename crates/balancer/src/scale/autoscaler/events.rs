@@ -23,7 +23,7 @@ impl GroupAutoscaler {
             }
             InstanceEvent::Failed(reason, pause) => {
                 let reason = format!(
-                    "{}: {reason}; nobody is started for {:.1} s",
+                    "{}: {reason}; no instance is started for {:.1} s",
                     self.scaling.provider.name(),
                     seconds(pause)
                 );

@@ -164,7 +164,7 @@ pub(super) fn check_control_rights(file: &ConfigFile) -> CheckSection {
     let admin = file.admin();
     match admin.listen {
         Some(address) if !address.ip().is_loopback() => section.warn(
-            format!("whoever can reach {address} sees status, metrics and events"),
+            format!("every client that reaches {address} sees status, metrics and events"),
             "listen on 127.0.0.1, or keep others out of that network",
             GuidePage::Access,
         ),
@@ -191,7 +191,7 @@ pub(super) fn check_control_rights(file: &ConfigFile) -> CheckSection {
             _ => section.ok(format!("acting: {}, by its owner and root", socket.display())),
         },
         None if admin.tls.is_none() => section.warn(
-            "nobody can drain, reload or stop: there is no control address",
+            "no client can drain, reload or stop: there is no control address",
             "set [admin] control = \"unix:/run/plimsoll.sock\"",
             GuidePage::Access,
         ),

@@ -90,10 +90,7 @@ impl SliceWatcher {
             }
         };
         let first = timeout(self.silence_limit, events.next()).await.unwrap_or_else(|_| {
-            Err(ApiError::Other(format!(
-                "nothing was heard of its watch for {} s",
-                self.silence_limit.as_secs_f64()
-            )))
+            Err(ApiError::Other(format!("its watch sent nothing for {} s", self.silence_limit.as_secs_f64())))
         });
         let Some(mut event) = first? else {
             let ended_early = opened_at.elapsed() < MIN_WATCH_DURATION;

@@ -323,7 +323,7 @@ async fn a_watch_of_which_nothing_is_heard_is_dead() {
     let watch = server.next_request().await;
     let _silent = watch.respond_stream().await;
     let (_, said) = second.await.unwrap();
-    assert!(said.unwrap_err().contains("nothing was heard of its watch"));
+    assert!(said.unwrap_err().contains("its watch sent nothing"));
 }
 
 /// A folder of a service account.

@@ -81,7 +81,7 @@ fn who_was_not_heard_of_for_longest_is_forgotten_first() {
         for incarnation in incarnations {
             assert_eq!(filter.check(incarnation, 5), ReplayVerdict::Fresh);
         }
-        assert_eq!(filter.check(incarnations[0], 6), ReplayVerdict::Fresh, "the first is heard of again");
+        assert_eq!(filter.check(incarnations[0], 6), ReplayVerdict::Fresh, "the first reports again");
         assert_eq!(
             filter.check(incarnations[1], 5),
             ReplayVerdict::Stale,
