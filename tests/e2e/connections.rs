@@ -17,6 +17,7 @@ fn connections_to_members_are_reused() {
     for _ in 0..20 {
         assert_eq!(get(balancer.address(), "/page").body, b"the page");
     }
+    balancer.counted(&[nginx.address], 220);
     let member = balancer.member(nginx.address);
     assert_eq!((&member["requests"], &member["connects"]), (&220.into(), &1.into()), "{member}");
 }

@@ -169,6 +169,7 @@ fn one_that_another_has_ejected_is_asked_nothing() {
     for _ in 0..20 {
         assert_eq!(get(fleet.one(1).address(), "/").status, 200);
     }
+    fleet.one(1).counted(&members, 20);
     assert_eq!((requests(fleet.one(1), bad.address), requests(fleet.one(1), good.address)), (0, 20));
     // A balancer outside of the fleet needs its own failures.
     assert_eq!(other.member(bad.address)["state"], "up");
@@ -280,6 +281,7 @@ fn what_members_say_decides() -> bool {
     for _ in 0..20 {
         assert_eq!(get(fleet.one(1).address(), "/").status, 200);
     }
+    fleet.one(1).counted(&members, 20);
     let decided = (requests(fleet.one(1), full.address), requests(fleet.one(1), idle.address)) == (0, 20);
     // A balancer without reports learns from its own requests.
     assert_eq!(knees(&other), [None, None]);

@@ -31,7 +31,10 @@ fn streams_arrive_whole_both_ways_and_end_one_way_at_a_time() {
     });
     assert!(client.rest().unwrap() == noise(LENGTH), "what came back is not what was sent");
     sending.join().unwrap();
-    until("the session ended", || balancer.member(member.address)["requests"] == 1);
+    until("the session ended", || {
+        let member = balancer.member(member.address);
+        member["requests"] == 1 && member["in_flight"] == 0
+    });
     let member = balancer.member(member.address);
     assert_eq!((&member["bytes_out"], &member["bytes_in"]), (&LENGTH.into(), &LENGTH.into()));
     assert_eq!((&member["failures"], &member["in_flight"]), (&0.into(), &0.into()));

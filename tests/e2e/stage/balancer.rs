@@ -217,6 +217,14 @@ impl Balancer {
         member_of(&self.group("web"), address)
     }
 
+    /// Waits until so many requests are counted in all at these members of the group `web`. A client may have
+    /// its answer before the request is counted.
+    #[track_caller]
+    pub(crate) fn counted(&self, members: &[SocketAddr], requests: u64) {
+        let of = |member: &SocketAddr| self.member(*member)["requests"].as_u64().unwrap();
+        until("all are counted", || members.iter().map(of).sum::<u64>() >= requests);
+    }
+
     /// Returns how often the balancer answered for group `web` itself, for this reason.
     #[track_caller]
     pub(crate) fn rejected(&self, reason: &str) -> u64 {
