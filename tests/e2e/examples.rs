@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::stage::{Balancer, Folder, Member, Wire, free_port, get, until};
+use crate::stage::{Answer, Balancer, Folder, Member, Wire, free_port, get, until};
 
 fn example(name: &str) -> String {
     std::fs::read_to_string(folder().join(name)).unwrap()
@@ -51,7 +51,10 @@ fn every_example_is_tested_here() {
         .filter(|name| name.ends_with(".toml"))
         .collect();
     names.sort();
-    assert_eq!(names, ["corba.toml", "http.toml", "sticky.toml", "tcp.toml", "udp.toml", "weighted.toml"]);
+    assert_eq!(
+        names,
+        ["corba.toml", "http.toml", "routing.toml", "sticky.toml", "tcp.toml", "udp.toml", "weighted.toml"]
+    );
 }
 
 /// Sends GETs until every member has answered.
@@ -72,6 +75,28 @@ fn http() {
     let (balancer, members) = start("http.toml", &[], &[8080]);
     assert_eq!(members.len(), 3);
     serves(&balancer, 3);
+}
+
+#[test]
+fn routing() {
+    let (balancer, members) = start("routing.toml", &[], &[8080]);
+    assert_eq!(members.len(), 3);
+    let mut client = Wire::connect(balancer.address());
+    let mut ask = |host: &str, path: &str| {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        client.answer().unwrap()
+    };
+    let member = |answer: &Answer| answer.field("x-member").unwrap_or_default().to_owned();
+    assert_eq!(member(&ask("www.example.org", "/")), members[0].address.to_string());
+    assert_eq!(member(&ask("shop.example.org", "/")), members[1].address.to_string());
+    let canary =
+        (0..40).filter(|_| member(&ask("shop.example.org", "/api/orders")) == members[2].address.to_string());
+    assert!((1..=3).contains(&canary.count()));
+    let moved = ask("example.org", "/a?b");
+    assert_eq!((moved.status, moved.field("location")), (301, Some("http://www.example.org/a?b")));
+    assert_eq!(ask("shop.example.org", "/internal/x").status, 403);
+    assert_eq!(ask("shop.example.org", "/healthz").text(), "ok\n");
+    assert_eq!(ask("other.example.org", "/").reason(), Some("no_route"));
 }
 
 #[test]

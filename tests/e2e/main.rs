@@ -84,6 +84,7 @@ mod rate;
 mod realm;
 mod register;
 mod reload;
+mod routing;
 mod scale;
 mod scale_count;
 mod scale_together;

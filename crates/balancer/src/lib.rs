@@ -368,7 +368,8 @@ fn temporary_key_notes(config: &Config) -> impl Iterator<Item = String> {
 /// Returns one line per listener: `listening http 127.0.0.1:8080 -> web (2 members, least_connections)`
 fn listener_lines(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
     let line = |(listener, address): (&config::ListenerConfig, &SocketAddr)| {
-        let group = config.groups.iter().find(|group| group.name == listener.group);
+        let main_group = listener.main_group();
+        let group = config.groups.iter().find(|group| Some(&group.name) == main_group);
         let target_text = group.map_or_else(String::new, |group| {
             if let Some(lottery) = &group.lottery {
                 return format!(" (the lottery's {})", lottery.service);
@@ -379,11 +380,18 @@ fn listener_lines(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
             };
             format!(" ({}{sources}, {})", pluralize(group.members.len(), "member"), group.strategy.name())
         });
+        let routes = match listener.routes.len() {
+            0 => String::new(),
+            count => format!(", {}", pluralize(count, "route")),
+        };
         let other_groups: String = listener.groups.iter().map(|group| format!(", {group}")).collect();
         format!(
-            "listening {} {address} -> {}{target_text}{other_groups}",
+            "listening {} {address} -> {}{target_text}{other_groups}{routes}",
             listener.protocol.name(),
-            listener.group
+            match listener.main_group_name() {
+                "" => "no group",
+                name => name,
+            }
         )
     };
     // A listener of dns has two addresses, which are the same unless the port was left to the system.

@@ -31,6 +31,11 @@
 //! [`fleet`] is the exchange of observations among the balancers in front of the same members, and its
 //! evaluation.
 //!
+//! # Routes of HTTP requests
+//!
+//! [`route`] is a compiled table of rules over host, path, method and fields, with the precedence of the
+//! Gateway API. It tells which rule takes a request, and nothing about what the rule then does.
+//!
 //! # Supervision of processes
 //!
 //! [`supervision`] decides whether and when a Supervisor starts a process again.
@@ -88,6 +93,7 @@ mod picker_state;
 mod plan;
 mod rebind;
 mod retry;
+pub mod route;
 pub mod shared_hosts;
 pub mod status;
 pub mod strategy;

@@ -13,7 +13,7 @@ use super::spans::SpanTree;
 use super::{
     BindingMode, Config, GroupConfig, ListenerConfig, ListenerProtocol, MemberProtocol, OutlierConfig,
     RebindMode, TimeSpan, acme, admin_endpoints, affinity, discover, drain_hook, expression, fleet, group,
-    health, monitor, scaler, store, suggest, tls, trace, xds,
+    health, monitor, route, scaler, store, suggest, tls, trace, xds,
 };
 
 /// Adds the problems to `found`; the places are those of `text`.
@@ -67,15 +67,27 @@ pub(super) fn check(
     for (index, listener) in config.listeners.iter().enumerate() {
         let spans = root_spans.key("listener").item(index);
         check_listener(listener, spans, diagnostics);
+        if listener.main_group().is_none() && config.groups.is_empty() && !root_spans.is_broken("group") {
+            let message = "the answers of this listener count at a group, and the file has no [[group]]";
+            let problem = ConfigDiagnostic::error(spans.value_span(), message);
+            diagnostics.push(problem.hint("add a [[group]], even if no request goes there"));
+        }
         let tls_name = listener.tls.iter().flat_map(|tls| tls.names.iter().map(|tls_name| &tls_name.group));
         let name_spans = |name_index| spans.key("tls").key("names").item(name_index).key("group");
         let tls_groups = tls_name.enumerate().map(|(name_index, group)| (group, name_spans(name_index)));
         let other_groups = listener.groups.iter().enumerate();
         let more_groups =
             other_groups.map(|(group_index, group)| (group, spans.key("groups").item(group_index)));
-        for (group, group_spans) in
-            [(&listener.group, spans.key("group"))].into_iter().chain(tls_groups).chain(more_groups)
-        {
+        let own_group = listener.group.iter().map(|group| (group, spans.key("group")));
+        let routes = listener.routes.iter().enumerate();
+        let route_groups = routes.flat_map(|(route_index, route)| {
+            let spans = spans.key("route").item(route_index);
+            let split_spans = move |index| spans.key("groups").item(index).key("group");
+            let split = route.groups.iter().enumerate();
+            let split = split.map(move |(index, split)| (&split.group, split_spans(index)));
+            route.group.iter().map(|group| (group, spans.key("group"))).chain(split)
+        });
+        for (group, group_spans) in own_group.chain(tls_groups).chain(more_groups).chain(route_groups) {
             match names.get(group.0.as_str()) {
                 Some(index) => {
                     check_pair(listener, spans, &config.groups[*index], groups.item(*index), diagnostics)
@@ -181,6 +193,7 @@ fn check_listener(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &mut
     affinity::check(listener, spans, diagnostics);
     tls::check(listener, spans, diagnostics);
     xds::check(listener, spans, diagnostics);
+    route::check(listener, spans, diagnostics);
     if protocol == ListenerProtocol::Dns && listener.domain.is_none() && !spans.is_broken("domain") {
         let problem = ConfigDiagnostic::error(
             spans.value_span(),

@@ -190,7 +190,7 @@ impl fmt::Display for CookieName {
 }
 
 /// Returns `true` for a `tchar` of RFC 9110, the characters of header and cookie names.
-fn is_token(byte: u8) -> bool {
+pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

@@ -35,6 +35,7 @@ mod ocsp;
 mod outlier;
 mod renamed;
 mod root;
+mod route;
 mod scaler;
 mod schema_check;
 mod sensor;
@@ -102,6 +103,10 @@ pub use lottery::{
 pub use monitor::{MonitorConfig, MonitorUrl};
 pub use outlier::OutlierConfig;
 pub use root::{AdminSection, Config};
+pub use route::{
+    ContentType, FieldMatch, FieldTestConfig, FieldText, MethodName, OneOrMany, PathPatternText,
+    RedirectConfig, RespondConfig, RouteConfig, RouteHost, RoutePath, RouteRegex, SplitGroup, UrlScheme,
+};
 pub use scaler::{GroupScaling, ScalerConfig};
 pub use sensor::{CgroupName, MetricText, PageUrl};
 pub use settings::{

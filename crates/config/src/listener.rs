@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::root::{count, millis};
 use super::{
     AffinityConfig, ConfigName, Domain, HeaderName, ListenAddress, ListenerTls, MemberAddress, Network,
-    TimeSpan, UpgradeName,
+    RouteConfig, TimeSpan, UpgradeName,
 };
 
 /// An address that accepts clients, and the group that serves them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("x-required" = { "group": ["route", "https_redirect"] }))]
 pub struct ListenerConfig {
     /// IP address and port to listen on. Port 0 selects a free port.
     pub address: ListenAddress,
@@ -20,8 +21,18 @@ pub struct ListenerConfig {
     #[serde(default)]
     pub protocol: ListenerProtocol,
 
-    /// Name of the group that serves this listener.
-    pub group: ConfigName,
+    /// Name of the group that serves this listener: all of its requests, or those that no route takes.
+    /// Without it, requests that no route takes are answered with 404 (`no_route`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<ConfigName>,
+
+    /// Routes: the group, or the balancer's own response, for requests that meet conditions (http).
+    #[serde(rename = "route", default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteConfig>,
+
+    /// Redirects all requests that no route takes to `https` on the standard port, with status 308 (http).
+    #[serde(default)]
+    pub https_redirect: bool,
 
     /// Further groups that clients may request by name (xds).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -139,8 +150,9 @@ impl ListenerConfig {
     /// Returns `true` if clients may get to this group here.
     pub fn leads_to(&self, group: &ConfigName) -> bool {
         let mut server_names = self.tls.iter().flat_map(|tls| &tls.names);
-        self.group == *group
+        self.main_group() == Some(group)
             || self.groups.contains(group)
+            || self.routes.iter().flat_map(RouteConfig::target_groups).any(|target| target == group)
             || server_names.any(|server_name| server_name.group == *group)
     }
 }

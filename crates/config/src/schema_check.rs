@@ -8,7 +8,8 @@
 //!
 //! - `$ref`, and `anyOf` and `oneOf` whose alternatives differ by type or `const`
 //! - `type`, `const`, `format`
-//! - `properties`, `required`, `additionalProperties: false`, `minProperties`, `maxProperties`
+//! - `properties`, `required`, `additionalProperties` (`false`, or a schema for the values of a map),
+//!   `minProperties`, `maxProperties`
 //! - `items`, `minItems`, `minimum`, `maximum`
 //! - `x-minimum`, `x-maximum` for durations
 //! - `x-required`, which has names and for each the keys that make it optional
@@ -99,9 +100,9 @@ impl<'s> SchemaWalk<'s> {
         let mut meant = Vec::new();
         let count = table.len();
         for (name, property_value) in table {
-            let Some(property) =
-                properties.and_then(|properties_map| properties_map.get(name.get_ref().as_ref()))
-            else {
+            let map_value = schema.get("additionalProperties").filter(|values| values.is_object());
+            let named = properties.and_then(|properties_map| properties_map.get(name.get_ref().as_ref()));
+            let Some(property) = named.or(map_value) else {
                 spans.mark_broken(name.get_ref());
                 if let Some(new_name) = renamed::new_name(&self.path, name.get_ref()) {
                     let message = format!("{} is called `{new_name}`", quoted(name.get_ref()));

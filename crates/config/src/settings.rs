@@ -21,7 +21,7 @@ use super::{
     BindingMode, Config, ConfigFile, DiscoverConfig, Domain, DrainHookConfig, DrainPolicy, ForwardedHeaders,
     GroupConfig, HealthConfig, ListenerConfig, ListenerProtocol, LoadReportHeader, MemberAddress,
     MemberConfig, MemberEntry, MemberProtocol, MonitorConfig, OutlierConfig, ProxyVersion, RebindMode,
-    StrategyConfig, WhenAllDown, affinity, default_control, tls, trace,
+    StrategyConfig, WhenAllDown, affinity, default_control, route, tls, trace,
 };
 
 /// The addresses at which the balancer is watched and controlled.
@@ -178,9 +178,20 @@ impl ConfigFile {
         let listeners = config.listeners.iter().enumerate().flat_map(|(index, listener)| {
             let tls = tls::of_listener(listener, root_spans.item(index).key("tls"), &mut problems);
             let affinity = affinity::of_listener(listener, root_spans.item(index), &mut problems);
+            let routes = route::of_listener(listener, root_spans.item(index), &mut problems);
+            let group = listener.main_group().or_else(|| Some(&config.groups.first()?.name));
+            let group: Arc<str> = group.map_or_else(|| "".into(), |group| group.0.as_str().into());
+            // Without a group of its own, the cookie of each group has the group's name.
+            let affinity = match (affinity, &routes) {
+                (Some(affinity), Some(_)) if listener.group.is_none() => {
+                    let cookie = format!("{}-{group}", affinity.cookie).into_boxed_str();
+                    Some(Arc::new(proxy::AffinitySettings { cookie, ..(*affinity).clone() }))
+                }
+                (affinity, _) => affinity,
+            };
             listeners(listener, machine).into_iter().map(move |settings| {
-                let (tls, affinity) = (tls.clone(), affinity.clone());
-                proxy::ListenerSettings { tls, affinity, ..settings }
+                let (tls, affinity, routes) = (tls.clone(), affinity.clone(), routes.clone());
+                proxy::ListenerSettings { group: Arc::clone(&group), tls, affinity, routes, ..settings }
             })
         });
         let listeners = listeners.collect();
@@ -394,7 +405,8 @@ fn listener_settings(listener: &ListenerConfig, machine: MachineDefaults) -> pro
             ListenerProtocol::Iiop => proxy::Protocol::Iiop,
             ListenerProtocol::Xds => proxy::Protocol::Xds,
         },
-        group: listener.group.0.as_str().into(),
+        group: listener.main_group_name().into(),
+        routes: None,
         others: listener.groups.iter().map(|group| group.0.as_str().into()).collect(),
         binding: match listener.binding.unwrap_or_else(|| listener.protocol.binding()) {
             BindingMode::PerRequest => proxy::BindingMode::PerRequest,

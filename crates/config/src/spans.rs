@@ -58,6 +58,11 @@ impl SpanTree {
         self.broken_keys.contains(name)
     }
 
+    /// Returns `true` if any value in this table was wrong, or any key unknown.
+    pub(crate) fn has_broken_keys(&self) -> bool {
+        !self.broken_keys.is_empty()
+    }
+
     /// Returns the bytes of the value.
     pub(crate) fn value_span(&self) -> Range<usize> {
         self.value.clone()

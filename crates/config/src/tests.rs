@@ -120,6 +120,7 @@ fn defaults_are_as_documented() {
         address: 127.0.0.1:8080,
         protocol: Http,
         group: "web",
+        routes: None,
         others: [],
         binding: PerRequest,
         affinity: None,
@@ -189,11 +190,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:140:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-      140 | send_proxy = "v1"
+    warning: plimsoll.toml:170:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+      170 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:181:8: no listener sends clients to group `sticky`
-      181 | name = "sticky"
+    warning: plimsoll.toml:211:8: no listener sends clients to group `sticky`
+      211 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
@@ -219,7 +220,7 @@ fn every_key_reaches_the_settings() {
     );
     let account_binding = first_certificate.binding.as_ref().unwrap();
     assert_eq!((account_binding.id.as_str(), &account_binding.key[..]), ("kid", &b"key\xfb\xff"[..]));
-    let listener_certificates: Vec<_> = settings.listeners[2].tls.as_ref().unwrap().certificates().collect();
+    let listener_certificates: Vec<_> = settings.listeners[3].tls.as_ref().unwrap().certificates().collect();
     assert_eq!(listener_certificates.iter().map(|one| one.issued).collect::<Vec<_>>(), [false, true, true]);
     let hook = settings.groups[0].hand_over.as_ref().unwrap();
     let hook = (&*hook.host, hook.port, &*hook.path, hook.timeout.as_millis());

@@ -14,7 +14,7 @@ use super::ocsp::OcspResponse;
 use super::spans::SpanTree;
 use super::{
     AcmeConfig, ConfigDiagnostics, ConfigFile, ConfigName, FilePath, GroupConfig, HostName, ListenerConfig,
-    ListenerProtocol, MemberProtocol, acme, affinity, trace,
+    ListenerProtocol, MemberProtocol, acme, affinity, route, trace,
 };
 
 /// TLS for clients: the listener's certificates, and the verification of client certificates.
@@ -310,6 +310,7 @@ impl ConfigFile {
                 warn_of_staples(listener, spans.key("tls"), SystemTime::now(), &mut diagnostics);
             }
             affinity::of_listener(listener, spans, &mut diagnostics);
+            route::of_listener(listener, spans, &mut diagnostics);
         }
         for (index, group) in self.config.groups.iter().enumerate() {
             if let Some(tls) = &group.tls {

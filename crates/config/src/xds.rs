@@ -12,7 +12,7 @@ pub(super) fn check(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &m
     let groups = spans.key("groups");
     for (index, group) in listener.groups.iter().enumerate() {
         let group_span = groups.item(index);
-        if *group == listener.group {
+        if Some(group) == listener.group.as_ref() {
             let message = format!("group `{group}` is the listener's own already");
             diagnostics.push(
                 ConfigDiagnostic::error(group_span.value_span(), message)

@@ -210,10 +210,16 @@ impl ControlPlane {
     pub(crate) fn groups_of(&self, listener: &ListenerSettings) -> Option<ListenerGroups> {
         let find_group =
             |name: &Arc<str>| self.groups.get(name).map(|group_state| Arc::clone(&group_state.group));
-        let alternate_names = listener.tls.iter().flat_map(|tls| tls.groups.values()).chain(&listener.others);
+        let tls_groups = listener.tls.iter().flat_map(|tls| tls.groups.values());
+        let alternate_names = tls_groups.chain(&listener.others).chain(listener.route_groups());
+        // Each once: a name and a route may lead to one group. A name may lead to the listener's own group,
+        // while other requests that no route takes are rejected.
+        let is_default = listener.routes.as_ref().is_none_or(|routes| routes.has_default_group());
+        let is_alternate = |name: &&Arc<str>| !is_default || **name != listener.group;
+        let alternate_names: BTreeSet<_> = alternate_names.filter(is_alternate).collect();
         Some(ListenerGroups {
             default: find_group(&listener.group)?,
-            alternates: alternate_names.filter_map(find_group).collect(),
+            alternates: alternate_names.into_iter().filter_map(find_group).collect(),
         })
     }
 

@@ -58,6 +58,7 @@ pub use net::tls::{
     MemberTls, MemberTrust,
 };
 pub use plimsoll_brain::load_line::CpuUtilization;
+pub use protocol::http::{RequestExplanation, RouteOutcome, explain_request};
 pub use protocol::udp::{FlowDescription, HandoffFlow};
 pub use settings::error::StartError;
 pub use settings::*;

@@ -3,6 +3,7 @@
 
 pub(crate) mod proxy_header;
 pub(crate) mod relay;
+pub(crate) mod routes;
 pub(crate) mod session_binding;
 pub(crate) mod tls_handshake;
 
@@ -15,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
 use crate::ListenerSettings;
+use crate::listener::routes::ResolvedRoutes;
 use crate::listener::session_binding::{BindingCache, ListenerBindings, MemberBindings};
 use crate::protocol::dns;
 use crate::protocol::udp;
@@ -73,6 +75,10 @@ pub(crate) struct Listener {
     /// Alternates of this listener for clients that request a name of another group (TLS), or another group
     /// (xDS), by group.
     alternates: RefCell<BTreeMap<Arc<str>, Rc<Self>>>,
+    /// Whether clients get here by a name that they request.
+    is_alternate: bool,
+    /// The routes, with the alternates that they lead to.
+    routes: RefCell<Option<Rc<ResolvedRoutes>>>,
     closed: Cell<bool>,
     /// Whether its sockets continue in another process.
     handed_off: Cell<bool>,
@@ -93,8 +99,9 @@ impl Listener {
         pool: Rc<GroupPool>,
         alternate_pools: Vec<Rc<GroupPool>>,
     ) -> Rc<Self> {
-        let listener = Self::without_alternates(shared, core, settings, pool);
+        let listener = Self::without_alternates(shared, core, settings, pool, false);
         listener.set_alternates(alternate_pools);
+        listener.resolve_routes();
         listener
     }
 
@@ -103,6 +110,7 @@ impl Listener {
         core: usize,
         settings: ListenerSettings,
         pool: Rc<GroupPool>,
+        is_alternate: bool,
     ) -> Rc<Self> {
         Rc::new(Self {
             shared,
@@ -112,6 +120,8 @@ impl Listener {
             settings: RefCell::new(Rc::new(settings)),
             pool: RefCell::new(pool),
             alternates: RefCell::default(),
+            is_alternate,
+            routes: RefCell::default(),
             closed: Cell::new(false),
             handed_off: Cell::new(false),
             close_signal: Notify::new(),
@@ -144,7 +154,7 @@ impl Listener {
 
     /// Applies these settings; connections use them from their next request.
     pub(crate) fn update(
-        &self,
+        self: &Rc<Self>,
         settings: ListenerSettings,
         pool: Rc<GroupPool>,
         alternate_pools: Vec<Rc<GroupPool>>,
@@ -152,7 +162,41 @@ impl Listener {
         *self.settings.borrow_mut() = Rc::new(settings);
         *self.pool.borrow_mut() = pool;
         self.set_alternates(alternate_pools);
+        self.resolve_routes();
         self.xds.notify_clients();
+    }
+
+    /// Returns `true` if it has routes.
+    #[inline]
+    pub(crate) fn has_routes(&self) -> bool {
+        self.routes.borrow().is_some()
+    }
+
+    /// Returns `true` if requests that no route takes go to its group.
+    pub(crate) fn has_default_group(&self, routes: &ResolvedRoutes) -> bool {
+        self.is_alternate || routes.routes.has_default_group()
+    }
+
+    /// Returns the routes; `None` if all requests go to its group.
+    pub(crate) fn routes(&self) -> Option<Rc<ResolvedRoutes>> {
+        self.routes.borrow().clone()
+    }
+
+    /// Resolves the groups of its routes to alternates, and gives the routes to those, too: a client that
+    /// requested a name (TLS) begins at an alternate.
+    fn resolve_routes(self: &Rc<Self>) {
+        let resolved = self.settings().routes.as_ref().map(|routes| {
+            let own_group = self.pool().group.name.clone();
+            let target = |group: &Arc<str>| match *group == own_group {
+                true => Rc::downgrade(self),
+                false => self.alternate(group).map_or_else(Weak::new, |alternate| Rc::downgrade(&alternate)),
+            };
+            Rc::new(ResolvedRoutes::new(Arc::clone(routes), target))
+        });
+        self.alternates.borrow().values().for_each(|alternate| {
+            *alternate.routes.borrow_mut() = resolved.clone();
+        });
+        *self.routes.borrow_mut() = resolved;
     }
 
     /// Returns the alternate for clients that requested the name of another group.
@@ -182,13 +226,15 @@ impl Listener {
         let mut alternates = BTreeMap::new();
         for pool in alternate_pools {
             let name = Arc::clone(&pool.group.name);
-            let settings = ListenerSettings { group: Arc::clone(&name), ..(*self.settings()).clone() };
+            let settings = self.settings().for_alternate(&name);
             let alternate = match previous.remove(&name) {
                 Some(alternate) => {
-                    alternate.update(settings, pool, Vec::new());
+                    *alternate.settings.borrow_mut() = Rc::new(settings);
+                    *alternate.pool.borrow_mut() = pool;
+                    alternate.xds.notify_clients();
                     alternate
                 }
-                None => Self::without_alternates(Arc::clone(&self.shared), self.core, settings, pool),
+                None => Self::without_alternates(Arc::clone(&self.shared), self.core, settings, pool, true),
             };
             alternates.insert(name, alternate);
         }

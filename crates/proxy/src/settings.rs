@@ -2,6 +2,7 @@
 
 pub(crate) mod error;
 pub(crate) mod hash_key;
+mod routes;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,6 +17,10 @@ use plimsoll_wire::giop::Ior;
 
 use crate::net::member_addresses::MemberAddresses;
 use crate::net::tls::{ListenerTls, MemberTls};
+
+pub use routes::{
+    ListenerRoutes, RedirectPath, RedirectSettings, ResponseSettings, RouteAction, RouteSettings,
+};
 
 /// The settings of the whole data plane.
 #[derive(Clone, Debug)]
@@ -125,6 +130,8 @@ pub struct ListenerSettings {
     pub protocol: Protocol,
     /// The name of a group in [`Settings::groups`].
     pub group: Arc<str>,
+    /// The routes (HTTP); without them, all requests go to `group`.
+    pub routes: Option<Arc<ListenerRoutes>>,
     /// Other groups that clients may request (xDS).
     pub others: Vec<Arc<str>>,
     /// The time for which a client stays with a member.
@@ -176,7 +183,26 @@ impl ListenerSettings {
     pub fn leads_to(&self, group: &str) -> bool {
         let leads_by_name = |tls: &ListenerTls| tls.groups.values().any(|named| **named == *group);
         let is_alternate = || self.others.iter().any(|other| **other == *group);
-        *self.group == *group || is_alternate() || self.tls.as_ref().is_some_and(leads_by_name)
+        let is_routed = || self.route_groups().iter().any(|routed| **routed == *group);
+        *self.group == *group || is_alternate() || is_routed() || self.tls.as_ref().is_some_and(leads_by_name)
+    }
+
+    /// Returns the settings for clients that are served by another group. Each group of a listener with
+    /// routes has a cookie of its own: a request to one group does not end the affinity to a member of
+    /// another.
+    pub(crate) fn for_alternate(&self, group: &Arc<str>) -> Self {
+        let mut settings = Self { group: Arc::clone(group), ..self.clone() };
+        if let (Some(affinity), Some(routes)) = (&self.affinity, &self.routes) {
+            // Without a default group, the cookie has the name of its own group, too.
+            let own_suffix = format!("-{}", self.group);
+            let name = match routes.has_default_group() {
+                true => &affinity.cookie,
+                false => affinity.cookie.strip_suffix(own_suffix.as_str()).unwrap_or(&affinity.cookie),
+            };
+            let cookie = format!("{name}-{group}").into_boxed_str();
+            settings.affinity = Some(Arc::new(AffinitySettings { cookie, ..(**affinity).clone() }));
+        }
+        settings
     }
 
     /// Returns `true` if a client's connection may be upgraded to the protocol with this name.
@@ -187,7 +213,12 @@ impl ListenerSettings {
     /// Returns all groups that clients may reach here.
     pub(crate) fn reachable_groups(&self) -> impl Iterator<Item = &Arc<str>> {
         let tls_groups = self.tls.iter().flat_map(|tls| tls.groups.values());
-        std::iter::once(&self.group).chain(&self.others).chain(tls_groups)
+        std::iter::once(&self.group).chain(&self.others).chain(tls_groups).chain(self.route_groups())
+    }
+
+    /// Returns the groups that routes lead to.
+    pub(crate) fn route_groups(&self) -> &[Arc<str>] {
+        self.routes.as_ref().map_or(&[], |routes| routes.groups())
     }
 
     /// Returns `true` if all traffic from here to members is requests, which end by themselves.

@@ -135,6 +135,7 @@ pub(crate) fn listener(core: &ThreadContext, pool: Rc<GroupPool>) -> Rc<Listener
         address: LOOPBACK,
         protocol: Protocol::Http,
         group: "g".into(),
+        routes: None,
         others: Vec::new(),
         binding: BindingMode::PerRequest,
         affinity: None,

@@ -8,6 +8,7 @@ mod body;
 mod body_forwarding;
 mod field;
 mod host;
+mod path;
 mod rejection;
 mod request;
 mod response;
@@ -18,6 +19,7 @@ pub use body::{BodyError, BodyFraming, ChunkPiece, ChunkedParser, MAX_EXTENSION,
 pub use body_forwarding::{ForwardedBytes, TrailerFilter, trailer_fields};
 pub use field::{MAX_FIELDS, MarkedFields};
 pub use host::is_host;
+pub use path::{PathError, TargetParts, decoded, normal_path, other_readings, query_value, split_target};
 pub use rejection::{HeadError, RequestRejection};
 pub use request::{
     ForwardedStyle, ForwardingOptions, MethodClass, RequestHead, is_disguised_field, is_foreign_protocol,

@@ -9,9 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use laws::{ALL, Law, Verdict};
+use proptest::prelude::*;
 
 /// The laws of formats that never arrive in pieces: their corpora have no incomplete files.
-const COMES_WHOLE: [&str; 8] = ["orca", "ior", "rfs", "rfs_sealed", "fleet", "affinity", "etcd", "urgency"];
+const COMES_WHOLE: [&str; 9] =
+    ["orca", "ior", "rfs", "rfs_sealed", "fleet", "affinity", "etcd", "urgency", "path"];
 
 /// The folders of laws that are beside the parsers of other crates. Each has a `law.rs`, whose test runs its
 /// corpus.
@@ -95,6 +97,34 @@ fn what_is_nearly_in_the_corpus_obeys_the_law_too() {
             (law.check)(&bytes);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn paths_of_tricky_pieces_obey_their_law(pieces in proptest::collection::vec(path_piece(), 0..12)) {
+        laws::path::check(&[b"/".to_vec(), pieces.concat()].concat());
+    }
+
+    #[test]
+    fn arbitrary_bytes_obey_the_law_of_paths(target in proptest::collection::vec(any::<u8>(), 0..40)) {
+        laws::path::check(&target);
+        laws::path::check(&[b"/", &target[..]].concat());
+    }
+}
+
+/// Generates a piece of a target that matters to its normal form or its query.
+fn path_piece() -> impl Strategy<Value = Vec<u8>> {
+    const TRICKS: &[&str] = &[
+        "/", "//", ".", "..", "/.", "/..", "/../", "%2e", "%2E", "%2f", "%2F", "%5c", "%5C", "\\", ";",
+        "..;", ".;x", "%252e", "%25", "%41", "%c3%a9", "?", "&", "=", "+", "a", "B", "seg",
+    ];
+    prop_oneof![
+        20 => proptest::sample::select(TRICKS).prop_map(|text| text.as_bytes().to_vec()),
+        2 => any::<u8>().prop_map(|byte| format!("%{byte:02x}").into_bytes()),
+        1 => any::<u8>().prop_map(|byte| vec![byte]),
+    ]
 }
 
 fn mutate(bytes: &mut Vec<u8>, files: &[(String, Vec<u8>)], chance: &mut Chance) {

@@ -1,4 +1,7 @@
-//! `plimsoll explain`: the balancer's data of each member, the results, and the reasons.
+//! `plimsoll explain`: the balancer's data of each member, the results, and the reasons; and the route of a
+//! request.
+
+mod request;
 
 use std::process::ExitCode;
 
@@ -30,10 +33,14 @@ enum ExplainCommand {
         #[command(flatten)]
         at: BalancerSelector,
     },
+    Request(request::Args),
 }
 
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
-    let ExplainCommand::Group { name, at } = &args.what;
+    let (name, at) = match &args.what {
+        ExplainCommand::Group { name, at } => (name, at),
+        ExplainCommand::Request(args) => return request::run(args, globals),
+    };
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
         return Err(CliError::new(
             CliExitCode::Usage,

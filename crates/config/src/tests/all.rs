@@ -105,6 +105,36 @@ tunnel = "4s"
 
 [[listener]]
 address = "127.0.0.1:0"
+https_redirect = true
+[[listener.route]]
+name = "api"
+host = ["Api.example", "*.Api.example"]
+path = ["/v1/", "/v2"]
+path_exact = "/v3"
+path_regex = "/v[4-9]/.*"
+method = ["GET", "HEAD"]
+headers = { X-Canary = "yes", x-old = { present = true } }
+query = { page = { regex = "[0-9]+" } }
+cookies = { tenant = "a" }
+groups = [{ group = "web", weight = 95 }, { group = "calc" }]
+[[listener.route]]
+path = "/one"
+group = "web"
+[[listener.route]]
+path = "/old"
+redirect = { status = 308, scheme = "https", host = "new.example", port = 74, prefix = "/new" }
+[[listener.route]]
+path = "/older"
+redirect = { path = "/newest" }
+[[listener.route]]
+path = "/down"
+respond = { status = 503, content_type = "text/html", body = "no" }
+[[listener.route]]
+path = "/"
+respond = { file = "/TLS/eab.key" }
+
+[[listener]]
+address = "127.0.0.1:0"
 protocol = "udp"
 group = "web"
 max_flows = 77

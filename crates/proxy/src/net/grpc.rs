@@ -64,14 +64,15 @@ fn status_code(reason: Reason) -> u32 {
         Reason::TotalTimeout | Reason::AnswerTimeout | Reason::ClientTimeout => 4,
         // UNKNOWN, the mapping of HTTP's 421.
         Reason::Misdirected => 2,
-        // UNIMPLEMENTED
-        Reason::NotImplemented => 12,
+        // UNIMPLEMENTED; also the mapping of HTTP's 404.
+        Reason::NotImplemented | Reason::NoRoute => 12,
         // INTERNAL, the mapping of HTTP's 400.
         Reason::BadRequest
         | Reason::TargetTooLong
         | Reason::Expectation
         | Reason::HeadTooLarge
         | Reason::Version
+        | Reason::AmbiguousPath
         | Reason::Handshake => 13,
         // UNAVAILABLE
         Reason::NoMember

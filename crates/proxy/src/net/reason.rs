@@ -30,13 +30,17 @@ pub(crate) enum Reason {
     Expectation,
     /// The memory for peers has reached its budget.
     Memory,
+    /// No route of the listener takes the request.
+    NoRoute,
+    /// The path can be read in two ways that take different routes.
+    AmbiguousPath,
 }
 
 /// The number of reasons.
 pub(crate) const REASONS: usize = ALL.len();
 
 /// All reasons, in the order of their numbers.
-pub(crate) const ALL: [Reason; 21] = [
+pub(crate) const ALL: [Reason; 23] = [
     Reason::BadRequest,
     Reason::HeadTooLarge,
     Reason::NotImplemented,
@@ -58,6 +62,8 @@ pub(crate) const ALL: [Reason; 21] = [
     Reason::TargetTooLong,
     Reason::Expectation,
     Reason::Memory,
+    Reason::NoRoute,
+    Reason::AmbiguousPath,
 ];
 
 impl Reason {
@@ -85,6 +91,8 @@ impl Reason {
             Self::TargetTooLong => "target_too_long",
             Self::Expectation => "expectation",
             Self::Memory => "memory",
+            Self::NoRoute => "no_route",
+            Self::AmbiguousPath => "ambiguous_path",
         }
     }
 
@@ -112,13 +120,16 @@ impl Reason {
             Self::TargetTooLong => "the request target is too long",
             Self::Expectation => "the request expects something other than 100-continue",
             Self::Memory => "the balancer keeps as many bytes for its clients as it may (max_memory)",
+            Self::NoRoute => "no route takes this request",
+            Self::AmbiguousPath => "servers read the path of the request in different ways",
         }
     }
 
     /// Returns the status line for the reason.
     pub(crate) fn status(self) -> (u16, &'static str) {
         match self {
-            Self::BadRequest | Self::Handshake => (400, "Bad Request"),
+            Self::BadRequest | Self::Handshake | Self::AmbiguousPath => (400, "Bad Request"),
+            Self::NoRoute => (404, "Not Found"),
             Self::TargetTooLong => (414, "URI Too Long"),
             Self::Expectation => (417, "Expectation Failed"),
             Self::HeadTooLarge => (431, "Request Header Fields Too Large"),

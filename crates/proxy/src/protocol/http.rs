@@ -5,7 +5,7 @@
 //! place, has a member chosen ([`dispatch`]), and relays both bodies as they arrive ([`exchange`]). Between
 //! requests, a connection owns no buffer.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -35,12 +35,15 @@ mod exchange;
 mod grpc_passthrough;
 mod local_reply;
 mod outcome;
+mod routing;
 mod shed_clients;
 mod sticky_cookie;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use local_reply::local_response;
+use routing::SelectedRoute;
+pub use routing::{RequestExplanation, RouteOutcome, explain_request};
 
 /// The description of a client for members, made once for all requests of a connection.
 pub(crate) struct ClientDescription {
@@ -62,6 +65,7 @@ impl ClientDescription {
 /// A client connection between and during requests.
 struct HttpSession<S> {
     core: Rc<ThreadContext>,
+    /// The listener of the connection; while a request is handled, the alternate for its route's group.
     listener: Rc<Listener>,
     stream: S,
     /// Whether the task is registered to be woken when the client sends. See [`ByteStream::poll_recv`].
@@ -107,8 +111,8 @@ struct ParsedRequest {
     started_at: Time,
     /// The state in force when the request arrived.
     view: Rc<PlanView>,
-    /// The record, if the request is logged or traced.
-    record: Option<Box<RequestRecord>>,
+    /// The parts of few requests.
+    extras: Option<Box<RequestExtras>>,
     /// In a side-car: the meter that counts the request.
     meter: MeterGuard,
     /// A call that is not in HTTP/1.1 text. Then `out` is empty, and `body` only shows whether all of the
@@ -120,7 +124,30 @@ struct ParsedRequest {
     waited: Cell<bool>,
 }
 
+/// The parts of few requests. They are on the heap, so that connections stay small.
+struct RequestExtras {
+    /// The record, if the request is logged or traced.
+    record: Option<Box<RequestRecord>>,
+    /// The route, if the listener has routes.
+    route: Option<SelectedRoute>,
+}
+
+impl RequestExtras {
+    /// Returns the extras of a request that has any.
+    #[inline]
+    fn new(record: Option<Box<RequestRecord>>, route: Option<SelectedRoute>) -> Option<Box<Self>> {
+        let is_plain = record.is_none() && route.is_none();
+        (!is_plain).then(|| Box::new(Self { record, route }))
+    }
+}
+
 impl ParsedRequest {
+    /// Returns the record, if the request is logged or traced.
+    #[inline]
+    fn record(&mut self) -> Option<&mut RequestRecord> {
+        self.extras.as_mut()?.record.as_deref_mut()
+    }
+
     /// Returns `true` if the request can be sent again without loss or harm. A member that refused it did not
     /// process it.
     fn is_repeatable(&self) -> bool {
@@ -341,6 +368,8 @@ impl<S: ByteStream> HttpSession<S> {
         input: &[u8],
         settings: &ListenerSettings,
     ) -> Result<Option<ParsedRequest>, RequestRejection> {
+        // Lives longer than the request, which may refer to it.
+        let new_target = OnceCell::new();
         let mut marks = core.marked_fields.borrow_mut();
         // Not moved out: it is large.
         let mut parse_result = http1::request(input, settings.max_head, &mut marks);
@@ -351,17 +380,17 @@ impl<S: ByteStream> HttpSession<S> {
         };
         // An upgrade that is not allowed continues as an ordinary request.
         request.upgrade = request.upgrades_to(|name| settings.upgrades_to(name));
-        let started_at = core.tick();
-        let style = match settings.forwarded {
-            ForwardedHeaders::XForwarded => http1::ForwardedStyle::XForwarded,
-            ForwardedHeaders::Rfc7239 => http1::ForwardedStyle::Rfc7239,
-            ForwardedHeaders::Off => http1::ForwardedStyle::Off,
-        };
         let trusted = trusts_forwarded(settings, &self.peer);
+        // Not those of the settings: these may be older than the request.
+        let route = match self.listener.has_routes() {
+            false => None,
+            true => self.select_route(request, &new_target, trusted)?,
+        };
+        let started_at = core.tick();
         let mut out = core.take_vector();
         request.write(
             &ForwardingOptions {
-                style,
+                style: forwarded_style(settings),
                 trusted,
                 client: &self.client.text,
                 plain: &self.client.fields,
@@ -398,7 +427,7 @@ impl<S: ByteStream> HttpSession<S> {
             key: self.key(request, &view),
             started_at,
             view,
-            record,
+            extras: RequestExtras::new(record, route),
             meter: MeterGuard::default(),
             passthrough_call: None,
             wait_urgency: Cell::default(),
@@ -433,7 +462,7 @@ impl<S: ByteStream> HttpSession<S> {
         }
     }
 
-    /// Writes all of `bytes`; returns `false` if the client does not accept them in time.
+    /// Writes all of `bytes`; returns `false` if the client accepts none of them for too long.
     async fn send(&mut self, bytes: &[u8]) -> bool {
         let timeout = self.listener.settings().timeouts.body;
         self.timer.set(self.core.now() + timeout);
@@ -444,7 +473,10 @@ impl<S: ByteStream> HttpSession<S> {
                     return Poll::Ready(false);
                 }
                 match ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[sent..])) {
-                    Ok(written) if written > 0 => sent += written,
+                    Ok(written) if written > 0 => {
+                        sent += written;
+                        self.timer.set(self.core.now() + timeout);
+                    }
                     _ => return Poll::Ready(false),
                 }
             }
@@ -495,6 +527,16 @@ impl<S: ByteStream> HttpSession<S> {
             })
         })
         .await;
+    }
+}
+
+/// Returns the form of the headers that identify the client.
+#[inline]
+fn forwarded_style(settings: &ListenerSettings) -> http1::ForwardedStyle {
+    match settings.forwarded {
+        ForwardedHeaders::XForwarded => http1::ForwardedStyle::XForwarded,
+        ForwardedHeaders::Rfc7239 => http1::ForwardedStyle::Rfc7239,
+        ForwardedHeaders::Off => http1::ForwardedStyle::Off,
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct AccessLogEntry {
 pub(crate) struct LogContext<'a> {
     /// The trace, and the balancer's span in it if the balancer traces the request.
     pub(crate) ids: Option<(String, Option<String>)>,
+    /// The name of the route, if a route took the request.
+    pub(crate) route: Option<&'a str>,
     /// The members that were tried, in order.
     pub(crate) attempts: &'a [RequestAttempt],
     /// The time at which the request arrived.
@@ -160,6 +162,7 @@ impl ThreadContext {
             "target": entry.target,
             "user_agent": entry.agent,
             "group": group,
+            "route": context.route,
             "status": outcome.status,
             "reason": outcome.reason,
             "member": last_attempt.map(|last| &*last.member),

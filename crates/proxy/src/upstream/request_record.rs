@@ -189,7 +189,7 @@ impl RequestRecord {
                 connection.client,
                 connection.group,
                 outcome,
-                &LogContext { ids, attempts: &attempts, begun: started_at },
+                &LogContext { ids, route: connection.route, attempts: &attempts, begun: started_at },
             );
         }
         if let Some(trace) = trace {

@@ -86,6 +86,8 @@ pub(crate) struct ConnectionAttributes<'a> {
     /// The client's address.
     pub(crate) client: &'a str,
     pub(crate) group: &'a str,
+    /// The name of the route, if a route took the request.
+    pub(crate) route: Option<&'a str>,
     pub(crate) scheme: &'static str,
     /// The version of HTTP, as in spans.
     pub(crate) version: &'static str,

@@ -92,6 +92,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         address: home(),
         protocol,
         group: "g".into(),
+        routes: None,
         others: Vec::new(),
         binding: if protocol == Protocol::Http { BindingMode::PerRequest } else { BindingMode::PerSession },
         affinity: None,

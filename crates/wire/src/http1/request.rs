@@ -451,10 +451,22 @@ fn non_origin_form<'b>(
     Ok((path, Some(authority)))
 }
 
-impl RequestHead<'_, '_> {
+impl<'b> RequestHead<'_, 'b> {
+    /// Replaces the target in the head for the next hop; the target is in origin form.
+    pub fn replace_target(&mut self, target: &'b [u8]) {
+        self.target = target;
+        self.rewrites_line = true;
+    }
+
     /// Returns the value of the first field with this name, in any case.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.values(name).next()
+    }
+
+    /// Returns `true` if the client's `Connection` names this field, which then is for this hop only.
+    pub fn is_named_by_connection(&self, name: &str) -> bool {
+        let is_name = |token: &[u8]| token.eq_ignore_ascii_case(name.as_bytes());
+        self.names_others && named_by_connection(self.head, self.fields).any(is_name)
     }
 
     /// Returns the value of the first cookie with this name.

@@ -12,6 +12,7 @@ pub(crate) mod fleet;
 pub(crate) mod giop;
 pub(crate) mod ior;
 pub(crate) mod orca;
+pub(crate) mod path;
 pub(crate) mod prometheus;
 pub(crate) mod proxy_protocol;
 pub(crate) mod request_head;
@@ -59,6 +60,7 @@ pub(crate) const ALL: &[Law] = &[
     Law { name: "trace_context", check: trace_context::check },
     Law { name: "etcd", check: etcd::check },
     Law { name: "urgency", check: urgency::check },
+    Law { name: "path", check: path::check },
 ];
 
 /// Returns the offsets at which to cut the input in two: all if it is short, else those near line ends and a

@@ -7,7 +7,8 @@ use plimsoll_brain::{GroupSpec, MemberSpec};
 
 use crate::control::explain::describe_strategy;
 use crate::{
-    BindingMode, CorbaObject, GroupSettings, IiopSettings, ListenerSettings, Settings, ZoneSettings,
+    BindingMode, CorbaObject, GroupSettings, IiopSettings, ListenerSettings, RouteSettings, Settings,
+    ZoneSettings,
 };
 
 /// Returns the changes from one configuration to another, one line each, in the order of the new one.
@@ -36,6 +37,9 @@ pub(super) fn differences(
                     changes.push(format!("~ {}: {}", describe(listener), keys.join(", ")));
                 }
             }
+        }
+        if let Some(open_listener) = reused_sockets[index].map(|open_index| &previous.listeners[open_index]) {
+            route_differences(&describe(listener), open_listener, listener, &mut changes);
         }
     }
     let kept: HashSet<usize> = reused_sockets.iter().flatten().copied().collect();
@@ -91,6 +95,41 @@ pub(super) fn differences(
         changes.push(format!("~ max_memory: {} -> {}", previous.max_memory, next.max_memory));
     }
     changes
+}
+
+/// Adds the routes of a listener that were added, removed or changed, by name.
+fn route_differences(
+    listener: &str,
+    previous: &ListenerSettings,
+    next: &ListenerSettings,
+    changes: &mut Vec<String>,
+) {
+    if previous.routes == next.routes {
+        return;
+    }
+    let routes_of = |settings: &'_ ListenerSettings| -> Vec<RouteSettings> {
+        settings.routes.iter().flat_map(|routes| routes.routes()).cloned().collect()
+    };
+    let (old, new) = (routes_of(previous), routes_of(next));
+    let by_name = |routes: &'_ [RouteSettings]| -> HashMap<Arc<str>, RouteSettings> {
+        routes.iter().map(|route| (Arc::clone(&route.name), route.clone())).collect()
+    };
+    let (old_by_name, new_by_name) = (by_name(&old), by_name(&new));
+    let count = changes.len();
+    for route in &new {
+        match old_by_name.get(&route.name) {
+            None => changes.push(format!("+ {listener}: route {}", route.name)),
+            Some(old_route) if old_route != route => {
+                changes.push(format!("~ {listener}: route {}", route.name));
+            }
+            Some(_) => {}
+        }
+    }
+    let removed = old.iter().filter(|route| !new_by_name.contains_key(&route.name));
+    changes.extend(removed.map(|route| format!("- {listener}: route {}", route.name)));
+    if changes.len() == count {
+        changes.push(format!("~ {listener}: order of routes, or requests that no route takes"));
+    }
 }
 
 fn group_differences(previous: &GroupSettings, next: &GroupSettings, changes: &mut Vec<String>) {
@@ -246,6 +285,8 @@ fn listener_keys(previous: &ListenerSettings, next: &ListenerSettings) -> Vec<&'
         backlog: _,
         group: _,
         protocol,
+        // Shown by name.
+        routes: _,
         others,
         binding,
         affinity,

@@ -35,7 +35,7 @@ const MAX_REFUSALS: u8 = 128;
 
 /// A future that few requests await. On the heap, created and polled out of line, as it would make all others
 /// larger and slower.
-type ColdFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+pub(super) type ColdFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// The reason why a request has to wait.
 enum WaitCause {
@@ -63,7 +63,13 @@ impl<S: ByteStream> HttpSession<S> {
     pub(super) async fn handle_request(&mut self, request: &mut ParsedRequest) -> bool {
         self.answered_locally = false;
         if let Some(response) = acme_challenge::asked(&request.outgoing) {
+            self.leave_route(request);
             return self.answer_acme_challenge(request, &response).await;
+        }
+        if let Some(extras) = &mut request.extras
+            && let Some(reply) = extras.route.as_mut().and_then(|route| route.reply.take())
+        {
+            return self.answer_route(request, reply).await;
         }
         let pool = self.listener.pool();
         let outcome = self.dispatch(&pool, request).await;
@@ -100,6 +106,7 @@ impl<S: ByteStream> HttpSession<S> {
             }
         };
         self.core.recycle(std::mem::take(&mut request.outgoing));
+        self.leave_route(request);
         keep_alive
     }
 
@@ -178,7 +185,7 @@ impl<S: ByteStream> HttpSession<S> {
                     };
                     match self.wait(pool, request, &tried, deadline, cause).await {
                         Ok(in_flight) => {
-                            if let Some(record) = &mut request.record {
+                            if let Some(record) = request.record() {
                                 record.record_wait(full);
                             }
                             in_flight
@@ -189,7 +196,9 @@ impl<S: ByteStream> HttpSession<S> {
                 }
             };
             was_refused = false;
-            if let Some(record) = &mut request.record {
+            if let Some(extras) = &mut request.extras
+                && let Some(record) = &mut extras.record
+            {
                 let choice_reason =
                     self.binding.as_ref().map_or(ChoiceReason::Strategy, |binding| binding.borrow().choice);
                 record.record_choice(&self.core, &in_flight, choice_reason, &mut request.outgoing, now);
@@ -203,7 +212,7 @@ impl<S: ByteStream> HttpSession<S> {
                     (was_refused, new_connection, stale_retries) = (true, false, 0);
                     request.wait_urgency.set(request.wait_urgency.get().map(|(urgency, _)| (urgency, false)));
                     refusals += 1;
-                    if let Some(record) = &mut request.record {
+                    if let Some(record) = request.record() {
                         record.record_failure(NO_ROOM, completed.ended_at);
                     }
                     tried.push(in_flight.member());
@@ -233,7 +242,7 @@ impl<S: ByteStream> HttpSession<S> {
                 Err(failure) => failure,
             };
             now = self.core.tick();
-            if let Some(record) = &mut request.record {
+            if let Some(record) = request.record() {
                 record.record_failure(failure.label(), now);
             }
             let (reason, unsent) = match failure {

@@ -47,8 +47,8 @@ impl<S: ByteStream> HttpSession<S> {
             key: if reads_key { crate::settings::hash_key::client_key(self.peer.client.ip()) } else { 0 },
             started_at: self.core.tick(),
             view,
-            // Calls with a record are handled as text.
-            record: None,
+            // Calls with a record or a route are handled as text.
+            extras: None,
             meter: MeterGuard::default(),
             wait_urgency: Cell::default(),
             waited: Cell::default(),

@@ -2,7 +2,10 @@
 
 use std::io::Write;
 
+use http::StatusCode;
+
 use super::bound_connection::RedirectLocation;
+use super::dispatch::ColdFuture;
 use super::{ByteStream, HttpSession, MethodClass, ParsedRequest};
 use crate::net::grpc;
 use crate::net::reason::Reason;
@@ -10,6 +13,9 @@ use crate::upstream::access_log::RequestOutcome;
 use crate::upstream::request_record::RequestRecord;
 use crate::upstream::trace::ConnectionAttributes;
 use plimsoll_brain::Time;
+
+/// The largest body that is copied behind its head, in bytes.
+const MAX_COPIED_BODY: usize = 4096;
 
 impl<S: ByteStream> HttpSession<S> {
     /// Rejects a request whose head is invalid; the connection ends with the response.
@@ -58,50 +64,63 @@ impl<S: ByteStream> HttpSession<S> {
 
     /// Redirects a request that was not forwarded; returns `true` if the connection continues.
     pub(super) async fn redirect(&mut self, request: &ParsedRequest, location: &RedirectLocation) -> bool {
+        let mut fields = b"Location: ".to_vec();
+        fields.extend_from_slice(&location.0);
+        fields.extend_from_slice(b"\r\n");
+        self.answer_locally(request, 307, &fields, &[]).await
+    }
+
+    /// Sends a response without a member; returns `true` if the connection continues. `fields` are complete
+    /// header lines.
+    #[cold]
+    pub(super) fn answer_locally<'a>(
+        &'a mut self,
+        request: &ParsedRequest,
+        status: u16,
+        fields: &[u8],
+        body: &'a [u8],
+    ) -> ColdFuture<'a, bool> {
         self.answered_locally = true;
         let keep_alive =
             request.keep_alive && request.body.is_done() && !request.http10 && !self.is_last_request();
-        let mut response = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: ".to_vec();
-        response.extend_from_slice(&location.0);
-        response.extend_from_slice(b"\r\nContent-Length: 0\r\n");
+        let phrase = StatusCode::from_u16(status).ok().and_then(|code| code.canonical_reason());
+        let mut response = Vec::with_capacity(256);
+        // Writing to a vector cannot fail.
+        let _ = write!(response, "HTTP/1.1 {status} {}\r\n", phrase.unwrap_or_default());
+        response.extend_from_slice(fields);
+        // 204, 205 and 304 have no body; a length is allowed for 205 only (RFC 9110 sections 8.6 and 15.3.6).
+        let body = if status == 205 { &[] } else { body };
+        let has_body = !matches!(status, 204 | 304);
+        if has_body {
+            let _ = write!(response, "Content-Length: {}\r\n", body.len());
+        }
         if !keep_alive {
             response.extend_from_slice(b"Connection: close\r\n");
         }
         response.extend_from_slice(b"\r\n");
-        if !self.send(&response).await {
-            return false;
+        let sends_body = has_body && request.method != MethodClass::Head;
+        // A large body is sent from where it is: each client would have a copy.
+        let is_small = body.len() <= MAX_COPIED_BODY;
+        if sends_body && is_small {
+            response.extend_from_slice(body);
         }
-        if !keep_alive {
-            self.linger().await;
-        }
-        keep_alive
+        let body = if sends_body && !is_small { body } else { &[] };
+        Box::pin(async move {
+            if !self.send(&response).await || !self.send(body).await {
+                return false;
+            }
+            if !keep_alive {
+                self.linger().await;
+            }
+            keep_alive
+        })
     }
 
     /// Answers a certificate authority's challenge; returns `true` if the connection continues.
     pub(super) async fn answer_acme_challenge(&mut self, request: &mut ParsedRequest, body: &[u8]) -> bool {
-        self.answered_locally = true;
-        let keep_alive =
-            request.keep_alive && request.body.is_done() && !request.http10 && !self.is_last_request();
-        // Writing to a vector cannot fail.
-        let mut response = Vec::with_capacity(256);
-        let _ = write!(
-            response,
-            "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n{}\r\n",
-            body.len(),
-            if keep_alive { "" } else { "Connection: close\r\n" },
-        );
-        if request.method != MethodClass::Head {
-            response.extend_from_slice(body);
-        }
         self.log_request(request, 200, None, self.core.now());
         self.core.recycle(std::mem::take(&mut request.outgoing));
-        if !self.send(&response).await {
-            return false;
-        }
-        if !keep_alive {
-            self.linger().await;
-        }
-        keep_alive
+        self.answer_locally(request, 200, b"Content-Type: application/octet-stream\r\n", body).await
     }
 
     fn is_grpc_call(&self) -> bool {
@@ -116,7 +135,9 @@ impl<S: ByteStream> HttpSession<S> {
         reason: Option<Reason>,
         now: Time,
     ) {
-        if let Some(record) = request.record.take() {
+        if let Some(extras) = &mut request.extras
+            && let Some(record) = extras.record.take()
+        {
             self.write_record(record, request, status, reason, now);
         }
     }
@@ -140,6 +161,7 @@ impl<S: ByteStream> HttpSession<S> {
         let attributes = ConnectionAttributes {
             client: &self.client.text,
             group: &self.listener.pool().group.name,
+            route: request.extras.as_ref().and_then(|extras| extras.route.as_ref()?.name()),
             scheme: self.stream.scheme(),
             version: match request.http10 {
                 _ if self.stream.is_multiplexed() => "2",

@@ -394,8 +394,8 @@ impl<S: ByteStream> H2ServerConnection<S> {
         if !published.settings.http2 || self.binding.is_some() || pool.group.side_car.is_some() || keyed {
             return None;
         }
-        // Logged or traced requests are read as text.
-        if self.core.is_recording.get() {
+        // Logged, traced and routed requests are read as text.
+        if self.core.is_recording.get() || self.listener.has_routes() {
             return None;
         }
         let settings = self.listener.settings();
