@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use tokio_tungstenite::tungstenite::{Message, client};
 
 use crate::stage::{
-    Answer, Authority, Balancer, Folder, Load, Member, PATIENCE, Script, Wire, curl, curl_status, groups,
+    Answer, Authority, Balancer, Folder, Load, Member, PATIENCE, Run, Script, Wire, curl, curl_status, groups,
 };
 
 /// Starts a member that answers each request with its name and the request line.
@@ -253,7 +253,7 @@ fn the_access_log_names_the_route() {
     let mut rig = Rig::start_in(folder, "group = \"web\"\n", ROUTES, &log);
     let address = rig.balancer.address();
     let mut wire = Wire::connect(address);
-    for (target, host) in [("/v1/x", "api.example.org"), ("/down", "x"), ("/else", "x")] {
+    for (target, host) in [("/v1/x", "api.example.org"), ("/x/../%64own", "x"), ("/else", "x")] {
         ask(&mut wire, "GET", target, host, "");
     }
     drop(wire);
@@ -265,6 +265,8 @@ fn the_access_log_names_the_route() {
     seen.sort_by(|a, b| a["time"].as_f64().unwrap().total_cmp(&b["time"].as_f64().unwrap()));
     let names: Vec<_> = seen.iter().map(|line| (line["route"].as_str(), line["group"].as_str())).collect();
     assert_eq!(names, [(Some("api"), Some("api")), (Some("down"), Some("web")), (None, Some("web"))]);
+    // The log has what the client sent.
+    assert_eq!(seen[1]["target"], "/x/../%64own");
 }
 
 #[test]
@@ -421,5 +423,49 @@ fn a_websocket_goes_to_the_group_of_its_route_and_outlives_it() {
             // The group stays; nothing leads there any more.
             balancer.reload(&text(""));
         }
+    }
+}
+
+#[test]
+fn explain_names_the_route_and_those_that_it_missed() {
+    let folder = Folder::new();
+    let text = "[[listener]]\naddress = \"127.0.0.1:8080\"\ngroup = \"web\"\n".to_owned()
+        + ROUTES
+        + "[[listener]]\naddress = \"127.0.0.1:8081\"\nhttps_redirect = true\n"
+        + &groups(&[("web", &[]), ("api", &[]), ("canary", &[]), ("writes", &[])], "")
+            .replace("members = []", "members = [\"127.0.0.1:1\"]");
+    folder.write("plimsoll.toml", text);
+    let explain = |args: &[&str]| Run::plimsoll(&[&["explain", "request"], args].concat(), folder.path());
+    let json = |args: &[&str]| {
+        let run = explain(&[args, &["--listener", "127.0.0.1:8080", "-o", "json"]].concat());
+        serde_json::from_str::<serde_json::Value>(&run.out)
+            .unwrap_or_else(|error| panic!("{error}: {}", run.err))
+    };
+    let canary = json(&["GET http://api.example.org//v1/%61", "-H", "X-Canary: yes"]);
+    assert_eq!((&canary["route"], &canary["path"]), (&"canary".into(), &"/v1/a".into()));
+    assert_eq!(canary["outcome"]["groups"], serde_json::json!([{ "group": "canary", "share": 1.0 }]));
+    let head = canary["outcome"]["head"].as_str().unwrap();
+    assert!(head.starts_with("GET /v1/a HTTP/1.1\r\nHost: api.example.org\r\n"), "{head}");
+    assert_eq!(canary["also_match"], serde_json::json!(["api"]));
+    let api = json(&["http://ignored/v1/a", "-H", "Host: api.example.org"]);
+    let reason = "the header x-canary is absent or has another value";
+    assert_eq!(api["route"], "api");
+    assert_eq!(api["passed_over"], serde_json::json!([{ "route": "canary", "mismatch": reason }]));
+    assert_eq!(json(&["http://x/old/b?c"])["outcome"]["location"], "http://x/new/b?c");
+    assert_eq!(json(&["POST http://x/v1"])["route"], "writes");
+    // The port of the URL selects the listener.
+    let redirected = explain(&["http://x:8081/a"]);
+    assert!(redirected.out.contains("308, Location: https://x/a"), "{}{}", redirected.out, redirected.err);
+    let ambiguous = explain(&["http://x:8080/old/..%2Fdown"]);
+    assert_eq!(ambiguous.code, Some(1), "{}", ambiguous.err);
+    assert!(ambiguous.out.contains("400 (ambiguous_path)"), "{}", ambiguous.out);
+    for (args, message) in [
+        (&["http://x/"][..], "several http listeners"),
+        (&["https://x/"], "no https listener"),
+        (&["ftp://x/"], "is not an http or https URL"),
+        (&["http://x/", "-H", "nothing"], "write NAME: VALUE"),
+    ] {
+        let run = explain(args);
+        assert!(run.code == Some(2) && run.err.contains(message), "{}{}", run.out, run.err);
     }
 }

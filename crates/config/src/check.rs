@@ -79,14 +79,7 @@ pub(super) fn check(
         let more_groups =
             other_groups.map(|(group_index, group)| (group, spans.key("groups").item(group_index)));
         let own_group = listener.group.iter().map(|group| (group, spans.key("group")));
-        let routes = listener.routes.iter().enumerate();
-        let route_groups = routes.flat_map(|(route_index, route)| {
-            let spans = spans.key("route").item(route_index);
-            let split_spans = move |index| spans.key("groups").item(index).key("group");
-            let split = route.groups.iter().enumerate();
-            let split = split.map(move |(index, split)| (&split.group, split_spans(index)));
-            route.group.iter().map(|group| (group, spans.key("group"))).chain(split)
-        });
+        let route_groups = route::groups(listener, spans);
         for (group, group_spans) in own_group.chain(tls_groups).chain(more_groups).chain(route_groups) {
             match names.get(group.0.as_str()) {
                 Some(index) => {

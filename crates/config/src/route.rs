@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub(super) use check::check;
+pub(super) use check::{check, groups};
 pub(super) use lower::of_listener;
 pub use pattern::{ContentType, FieldText, MethodName, PathPatternText, RouteHost, RoutePath, RouteRegex};
 

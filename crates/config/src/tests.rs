@@ -14,6 +14,7 @@ mod all;
 mod any;
 mod knobs;
 mod renamed;
+mod routes;
 mod schema;
 mod strategies;
 mod tls;

@@ -9,7 +9,7 @@ use super::{FieldMatch, OneOrMany, RedirectConfig, RespondConfig, RouteConfig};
 use crate::diagnostic::{ConfigDiagnostic, quoted};
 use crate::identifiers::is_token;
 use crate::spans::SpanTree;
-use crate::{BindingMode, ListenerConfig};
+use crate::{BindingMode, ConfigName, ListenerConfig};
 
 /// Checks the routes of a listener.
 pub(crate) fn check(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &mut Vec<ConfigDiagnostic>) {
@@ -43,6 +43,19 @@ pub(crate) fn check(listener: &ListenerConfig, spans: &SpanTree, diagnostics: &m
         check_conflicts(listener, spans, diagnostics);
         check_open_hosts(listener, spans, diagnostics);
     }
+}
+
+/// Returns the groups that routes lead to, with the places at which they are named.
+pub(crate) fn groups<'c>(
+    listener: &'c ListenerConfig,
+    spans: &'c SpanTree,
+) -> impl Iterator<Item = (&'c ConfigName, &'c SpanTree)> {
+    listener.routes.iter().enumerate().flat_map(|(index, route)| {
+        let spans = spans.key("route").item(index);
+        let split = route.groups.iter().enumerate();
+        let split = split.map(|(index, split)| (&split.group, spans.key("groups").item(index).key("group")));
+        route.group.iter().map(|group| (group, spans.key("group"))).chain(split)
+    })
 }
 
 /// Checks the listener for settings that routes exclude.

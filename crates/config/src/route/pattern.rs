@@ -99,8 +99,7 @@ impl FromStr for RoutePath {
                 Ok(Self(text.to_owned()))
             }
             Ok(Cow::Borrowed(_)) => {
-                Err("is read by servers in several ways (`%2F`, `%5C`, `\\`, `;`), so no request takes it"
-                    .into())
+                Err("has `;`, `\\` or an escaped slash, which servers read in several ways".into())
             }
             Ok(Cow::Owned(normal)) => Err(format!(
                 "is not in normal form, on which paths are matched: write \"{}\"",

@@ -12,18 +12,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use plimsoll_brain::{Time, Urgency};
-use plimsoll_wire::http1::{self, BodyFraming, ForwardingOptions, HeadError, MethodClass, RequestRejection};
+use plimsoll_wire::http1::{self, ForwardingOptions, HeadError, MethodClass, RequestRejection};
 
 use crate::listener::session_binding::SessionBinding;
 use crate::listener::{ConnectionGuard, Listener};
 use crate::net::byte_stream::ByteStream;
 use crate::net::reason::Reason;
-use crate::protocol::http2::{self, PassthroughCall};
+use crate::protocol::http2;
 use crate::runtime::memory::MemoryReservation;
 use crate::runtime::timer_wheel::Timer;
 use crate::upstream::connect::PeerAddresses;
-use crate::upstream::pool::{PlanView, WorkKind};
+use crate::upstream::pool::PlanView;
 use crate::upstream::request_record::RequestRecord;
 use crate::upstream::side_car::{AlertState, MeterGuard};
 use crate::upstream::thread_context::ThreadContext;
@@ -35,6 +34,7 @@ mod exchange;
 mod grpc_passthrough;
 mod local_reply;
 mod outcome;
+mod parsed_request;
 mod routing;
 mod shed_clients;
 mod sticky_cookie;
@@ -42,7 +42,7 @@ mod sticky_cookie;
 mod tests;
 
 pub(crate) use local_reply::local_response;
-use routing::SelectedRoute;
+use parsed_request::{ParsedRequest, RequestExtras};
 pub use routing::{RequestExplanation, RouteOutcome, explain_request};
 
 /// The description of a client for members, made once for all requests of a connection.
@@ -87,88 +87,6 @@ struct HttpSession<S> {
     alert_state: AlertState,
     /// The listener's guard of the connection; `None` for a stream of a connection that has one.
     connection_guard: Option<ConnectionGuard>,
-}
-
-/// A parsed request that may be forwarded.
-struct ParsedRequest {
-    method: MethodClass,
-    /// The head for the member, and the part of the body that arrived with it.
-    outgoing: Vec<u8>,
-    /// The part of the body that is still to come from the client.
-    body: BodyFraming,
-    /// The trailers of that body.
-    trailers: http1::TrailerFilter,
-    /// Whether any of the body has arrived.
-    body_started: bool,
-    /// Whether a part of the body was forwarded that is not in `out`. Then the request cannot be sent again.
-    streamed: bool,
-    /// Whether another attempt is allowed if this one fails.
-    retry_allowed: bool,
-    keep_alive: bool,
-    http10: bool,
-    upgrade: bool,
-    key: u64,
-    started_at: Time,
-    /// The state in force when the request arrived.
-    view: Rc<PlanView>,
-    /// The parts of few requests.
-    extras: Option<Box<RequestExtras>>,
-    /// In a side-car: the meter that counts the request.
-    meter: MeterGuard,
-    /// A call that is not in HTTP/1.1 text. Then `out` is empty, and `body` only shows whether all of the
-    /// body has arrived.
-    passthrough_call: Option<Box<PassthroughCall>>,
-    /// Set if the request has waited where waiting work differs in urgency. Contains the urgency, and whether
-    /// the request has found a member that has not refused it.
-    wait_urgency: Cell<Option<(Urgency, bool)>>,
-    waited: Cell<bool>,
-}
-
-/// The parts of few requests. They are on the heap, so that connections stay small.
-struct RequestExtras {
-    /// The record, if the request is logged or traced.
-    record: Option<Box<RequestRecord>>,
-    /// The route, if the listener has routes.
-    route: Option<SelectedRoute>,
-}
-
-impl RequestExtras {
-    /// Returns the extras of a request that has any.
-    #[inline]
-    fn new(record: Option<Box<RequestRecord>>, route: Option<SelectedRoute>) -> Option<Box<Self>> {
-        let is_plain = record.is_none() && route.is_none();
-        (!is_plain).then(|| Box::new(Self { record, route }))
-    }
-}
-
-impl ParsedRequest {
-    /// Returns the record, if the request is logged or traced.
-    #[inline]
-    fn record(&mut self) -> Option<&mut RequestRecord> {
-        self.extras.as_mut()?.record.as_deref_mut()
-    }
-
-    /// Returns `true` if the request can be sent again without loss or harm. A member that refused it did not
-    /// process it.
-    fn is_repeatable(&self) -> bool {
-        !self.streamed
-    }
-
-    /// Returns `true` if no other attempt may follow after a member failed that may have processed the
-    /// request.
-    fn is_single_attempt(&self) -> bool {
-        self.streamed || !self.method.is_idempotent()
-    }
-
-    /// Returns the description for the choice of a member. The rest of a body may exceed what is kept for
-    /// another attempt.
-    fn work(&self) -> WorkKind {
-        WorkKind::Request {
-            at_most_once: self.is_single_attempt(),
-            resendable: self.is_repeatable() && self.body.is_done(),
-            binds: false,
-        }
-    }
 }
 
 enum NextRequest {
@@ -382,6 +300,7 @@ impl<S: ByteStream> HttpSession<S> {
         request.upgrade = request.upgrades_to(|name| settings.upgrades_to(name));
         let trusted = trusts_forwarded(settings, &self.peer);
         // Not those of the settings: these may be older than the request.
+        let received_target = request.target;
         let route = match self.listener.has_routes() {
             false => None,
             true => self.select_route(request, &new_target, trusted)?,
@@ -398,7 +317,11 @@ impl<S: ByteStream> HttpSession<S> {
             },
             &mut out,
         );
-        let record = RequestRecord::begin(core, request, &mut out);
+        let mut record = RequestRecord::begin(core, request, &mut out);
+        if let Some(record) = &mut record {
+            // The log has what the client sent.
+            record.set_target(received_target);
+        }
         let (mut body, mut trailers) = (request.body, request.trailers());
         let rest = &input[request.len..];
         let mut unparsed = rest;

@@ -115,6 +115,15 @@ impl RequestRecord {
         Some(Box::new(Self { log_entry, trace, context, wait_reason: None, attempts: Vec::new() }))
     }
 
+    /// Sets the target in the access log; the request's own may have been changed for the member.
+    pub(crate) fn set_target(&mut self, target: &[u8]) {
+        if let Some(log_entry) = &mut self.log_entry
+            && log_entry.target.as_bytes() != target
+        {
+            log_entry.target = String::from_utf8_lossy(target).into_owned();
+        }
+    }
+
     /// Records that a member was chosen. `how` is the reason, if the client was bound to the member. `out` is
     /// the request head for it.
     #[cold]

@@ -21,6 +21,7 @@ mod probe;
 mod proxy_protocol;
 mod pseudo;
 mod rig;
+mod routes;
 mod second;
 mod side_car;
 mod side_car_away;
